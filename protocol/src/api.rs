@@ -1,0 +1,263 @@
+//! What a client asks of a peer and what it hears. One connection carries many requests, told apart by `seq`;
+//! a reply with `more` is followed by others.
+//!
+//! Transport: frames ([`crate::frame`]) over the agent's unix socket (the kernel vouches for the user) or over
+//! QUIC with the API's ALPN (the first request must be `Authenticate`).
+
+use crate::command::TokenUse;
+use crate::error::PublicError;
+use crate::ids::{HostId, JobId, RequestId, Token};
+use crate::job::{JobSpec, JobState};
+use crate::view::{ClusterView, DeviceRow, DoctorRow, HostRow, JobRow, JobView, WhyView};
+use serde::{Deserialize, Serialize};
+
+/// A request with its number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiCall {
+    /// Chosen by the client, unique among its open calls.
+    pub seq: u32,
+    /// What is asked.
+    pub request: ApiRequest,
+}
+
+/// A reply to the request of the same number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiAnswer {
+    /// The request's number.
+    pub seq: u32,
+    /// Others follow.
+    pub more: bool,
+    /// What is answered.
+    pub result: Result<ApiReply, PublicError>,
+}
+
+/// How fresh a read must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Freshness {
+    /// Confirmed by a quorum after the request came in.
+    #[default]
+    Linearizable,
+    /// Whatever this peer has applied; works without a quorum.
+    Stale,
+}
+
+/// Which of a task's outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum OutputStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Which jobs to list.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct QueueFilter {
+    /// Only those of this user.
+    pub user: Option<String>,
+    /// Only those in these states; empty for all that are not terminal.
+    pub states: Vec<JobState>,
+    /// Also those that reached a terminal state.
+    pub all: bool,
+    /// Only jobs with a larger number (the next page).
+    pub after: Option<JobId>,
+    /// At most this many; the server caps it.
+    pub limit: Option<u32>,
+}
+
+/// What can be asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ApiRequest {
+    /// First request on a QUIC connection.
+    Authenticate {
+        /// The token's secret text.
+        token: String,
+    },
+    /// Accept jobs, each with its own request id; answered by `Submitted` in the same order.
+    Submit {
+        /// Request ids and specs.
+        jobs: Vec<(RequestId, JobSpec)>,
+    },
+    /// End a job or one task.
+    Cancel {
+        /// Deduplicates.
+        request: RequestId,
+        /// Which job.
+        job: JobId,
+        /// One index only.
+        index: Option<u32>,
+    },
+    /// Send a signal to every live process of a job.
+    Signal {
+        /// Which job.
+        job: JobId,
+        /// One index only.
+        index: Option<u32>,
+        /// The signal's number.
+        signal: u8,
+    },
+    /// List jobs.
+    Queue {
+        /// Which.
+        filter: QueueFilter,
+        /// How fresh.
+        freshness: Freshness,
+    },
+    /// All about one job.
+    Show {
+        /// Which.
+        job: JobId,
+        /// How fresh.
+        freshness: Freshness,
+    },
+    /// Why a job waits.
+    Why {
+        /// Which.
+        job: JobId,
+    },
+    /// Stream a job's row at each change of its state until it is terminal.
+    Watch {
+        /// Which.
+        job: JobId,
+    },
+    /// Stream a task's output.
+    Logs {
+        /// Which job.
+        job: JobId,
+        /// Which task; 0 for a plain job.
+        index: u32,
+        /// Which attempt; the newest when absent.
+        attempt: Option<Token>,
+        /// Which output.
+        stream: OutputStream,
+        /// First byte wanted.
+        offset: u64,
+        /// Go on until the task has ended for good, over retries.
+        follow: bool,
+    },
+    /// List hosts.
+    Hosts {
+        /// How fresh.
+        freshness: Freshness,
+    },
+    /// List devices.
+    Devices {
+        /// How fresh.
+        freshness: Freshness,
+    },
+    /// Place nothing new on a host.
+    Drain {
+        /// Deduplicates.
+        request: RequestId,
+        /// Name or number.
+        host: String,
+        /// For people.
+        reason: String,
+    },
+    /// End a drain.
+    Undrain {
+        /// Deduplicates.
+        request: RequestId,
+        /// Name or number.
+        host: String,
+    },
+    /// The cluster as this peer sees it.
+    Cluster {
+        /// How fresh.
+        freshness: Freshness,
+    },
+    /// Make a token; the secret is in the answer and nowhere else.
+    MintToken {
+        /// Deduplicates.
+        request: RequestId,
+        /// What for.
+        usage: TokenUse,
+        /// How long it lives, in ms.
+        ttl_ms: u64,
+    },
+    /// The agent's own checks.
+    Doctor,
+    /// Digest of the whole state, for comparing peers.
+    Digest {
+        /// Wait until this log index is applied.
+        at_least: u64,
+    },
+}
+
+/// What can be answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ApiReply {
+    /// Done, with nothing to tell.
+    Done,
+    /// One result for each job submitted, in order.
+    Submitted(Vec<Result<JobId, PublicError>>),
+    /// Attempts still to be proven gone.
+    Cancelling {
+        /// How many.
+        live: u32,
+    },
+    /// Rows, and the number to ask the next page after.
+    Queue {
+        /// Log index of the copy.
+        index: u64,
+        /// Rows in order.
+        rows: Vec<JobRow>,
+        /// More follow after this number.
+        next: Option<JobId>,
+    },
+    /// All about one job.
+    Job(Box<JobView>),
+    /// Why it waits.
+    Why(Box<WhyView>),
+    /// The job's row changed.
+    Changed(Box<JobRow>),
+    /// A piece of output.
+    Log(LogChunk),
+    /// Hosts.
+    Hosts {
+        /// Log index of the copy.
+        index: u64,
+        /// Rows by number.
+        rows: Vec<HostRow>,
+    },
+    /// Devices.
+    Devices {
+        /// Log index of the copy.
+        index: u64,
+        /// Rows by host and UUID.
+        rows: Vec<DeviceRow>,
+    },
+    /// The cluster.
+    Cluster(Box<ClusterView>),
+    /// A token's secret text.
+    Token {
+        /// Shown once.
+        secret: String,
+    },
+    /// The agent's checks.
+    Doctor(Vec<DoctorRow>),
+    /// Digest of the whole state.
+    Digest {
+        /// At this log index.
+        index: u64,
+        /// Rolling hash of all that was applied.
+        rolling: u64,
+        /// Hash of the state itself.
+        full: u64,
+        /// The peer that answers.
+        host: HostId,
+    },
+}
+
+/// A piece of one attempt's output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogChunk {
+    /// Whose.
+    pub attempt: Token,
+    /// Where it starts.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The attempt has ended and this is its last piece.
+    pub last: bool,
+}

@@ -1,0 +1,200 @@
+//! What is written to the log: entries of proposals, and the answers that apply gives.
+//!
+//! Variants are only ever appended. A new one is proposed only after every member reads the format that brought it.
+
+use crate::device::HostRegistration;
+use crate::error::PublicError;
+use crate::ids::{ClusterId, HostId, JobId, LeaseEpoch, RequestId};
+use crate::job::{Actor, JobSpec, Role};
+use crate::plan::{Plan, Refusal};
+use crate::report::AttemptReport;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The log format that this build writes.
+pub const LOG_FORMAT: u16 = 1;
+
+/// One log entry: a group commit of proposals that are applied in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The format of its commands.
+    pub format: u16,
+    /// The proposer's wall clock, ms since the Unix epoch. Apply keeps `max(clock, at_ms)`.
+    pub at_ms: u64,
+    /// At most [`crate::limits::ENTRY_PROPOSALS_MAX`].
+    pub proposals: Vec<Proposal>,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "entry of {} proposals at {} ms",
+            self.proposals.len(),
+            self.at_ms
+        )
+    }
+}
+
+/// One command with its author and its request id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proposal {
+    /// Deduplicates; [`RequestId::NONE`] for commands idempotent by content.
+    pub request: RequestId,
+    /// Who asks.
+    pub actor: Actor,
+    /// What is asked.
+    pub command: Command,
+}
+
+/// SHA-256 of a secret: secrets themselves never enter the log.
+pub type SecretHash = [u8; 32];
+
+/// What a token may be used for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TokenUse {
+    /// Admits one host, once.
+    Join {
+        /// Only a host of this name, if given.
+        host_name: Option<String>,
+    },
+    /// Authenticates a user until it expires.
+    User {
+        /// As whom.
+        actor: Actor,
+    },
+}
+
+/// Every way to change the replicated state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// The first entry of a cluster; refused ever after.
+    CreateCluster {
+        /// Drawn by `rota init`.
+        cluster: ClusterId,
+        /// For people.
+        name: String,
+        /// The founder's host name; it becomes host 1.
+        host_name: String,
+        /// Where peers reach the founder.
+        addr: String,
+    },
+    /// Uses up a join token and hands out a host id.
+    AdmitHost {
+        /// Hash of the token's secret.
+        token: SecretHash,
+        /// The new host's name.
+        host_name: String,
+        /// Where peers reach it.
+        addr: String,
+    },
+    /// An agent came up, or its facts or address changed.
+    RegisterHost {
+        /// Itself.
+        host: HostId,
+        /// What it has.
+        registration: HostRegistration,
+    },
+    /// Place nothing new there.
+    DrainHost {
+        /// Which host.
+        host: HostId,
+        /// For people.
+        reason: String,
+    },
+    /// End a drain or a suspension.
+    UndrainHost {
+        /// Which host.
+        host: HostId,
+    },
+    /// Store a token's hash.
+    MintToken {
+        /// Hash of its secret.
+        token: SecretHash,
+        /// What it is good for.
+        usage: TokenUse,
+        /// After this log time, in ms, it is refused.
+        expires_at_ms: u64,
+    },
+    /// Accept a job.
+    Submit {
+        /// What to run.
+        spec: JobSpec,
+    },
+    /// End a job, or one task of it.
+    Cancel {
+        /// Which job.
+        job: JobId,
+        /// One array index only.
+        index: Option<u32>,
+    },
+    /// The leader's decisions.
+    CommitPlan {
+        /// The moves.
+        plan: Plan,
+    },
+    /// A host's facts about its attempts.
+    Report {
+        /// Itself.
+        host: HostId,
+        /// At most [`crate::limits::REPORTS_MAX`].
+        reports: Vec<AttemptReport>,
+    },
+    /// A host was silent past its lease, by a leader that confirmed its quorum after the timer.
+    Expire {
+        /// Which host.
+        host: HostId,
+        /// The epoch whose lease ran out; another one makes this void.
+        epoch: LeaseEpoch,
+    },
+}
+
+/// Apply's answer to one proposal. The same request id gets the same answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Done, with nothing to tell.
+    Done,
+    /// Refused, and nothing changed.
+    Refused(PublicError),
+    /// The host's id, from `AdmitHost` and `CreateCluster`.
+    HostAdmitted {
+        /// Never used before.
+        host: HostId,
+    },
+    /// From `RegisterHost`.
+    HostRegistered {
+        /// Renewals must carry it.
+        epoch: LeaseEpoch,
+    },
+    /// From `Submit`.
+    Submitted {
+        /// Never used before.
+        job: JobId,
+    },
+    /// From `CommitPlan`: the moves that were refused, by position; all others hold.
+    Planned {
+        /// Position and reason.
+        refused: Vec<(u32, Refusal)>,
+    },
+    /// From `Cancel`.
+    Cancelling {
+        /// Attempts whose processes are not yet proven gone.
+        live: u32,
+    },
+}
+
+/// Least role for each command, read by the edge and re-checked by apply.
+#[must_use]
+pub fn least_role(command: &Command) -> Role {
+    match command {
+        Command::Submit { .. } | Command::Cancel { .. } => Role::Submitter,
+        Command::DrainHost { .. } | Command::UndrainHost { .. } => Role::Operator,
+        Command::CreateCluster { .. }
+        | Command::AdmitHost { .. }
+        | Command::RegisterHost { .. }
+        | Command::MintToken { .. }
+        | Command::CommitPlan { .. }
+        | Command::Report { .. }
+        | Command::Expire { .. } => Role::Admin,
+    }
+}

@@ -1,0 +1,119 @@
+//! What a host says of its hardware. Absent is absent: never zero, never free capacity.
+
+use crate::ids::{BootId, DeviceUuid};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The family of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum DeviceKind {
+    /// A whole graphics card.
+    Gpu,
+    /// A hardware slice of a card with its own UUID.
+    Mig,
+    /// A field-programmable gate array.
+    Fpga,
+}
+
+/// Whether a device may be granted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeviceHealth {
+    /// May be granted.
+    Healthy,
+    /// Answers missing or stale; not granted until it answers again.
+    Unknown {
+        /// Why, for a person.
+        reason: String,
+    },
+    /// A process or memory of an ended attempt is still on it; not granted until clean.
+    Dirty {
+        /// Why, for a person.
+        reason: String,
+    },
+    /// Broken or gone; not granted.
+    Lost {
+        /// Why, for a person.
+        reason: String,
+    },
+}
+
+impl DeviceHealth {
+    /// True only for `Healthy`.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        matches!(self, Self::Healthy)
+    }
+
+    /// The reason of a device that may not be granted.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Healthy => None,
+            Self::Unknown { reason } | Self::Dirty { reason } | Self::Lost { reason } => {
+                Some(reason)
+            }
+        }
+    }
+}
+
+/// The lasting facts of one device. Only the UUID is mandatory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceFacts {
+    /// Its name for ever.
+    pub uuid: DeviceUuid,
+    /// Its family.
+    pub kind: DeviceKind,
+    /// The marketing model, such as `NVIDIA H100 80GB HBM3`; empty when unknown.
+    pub model: String,
+    /// Total memory in MiB.
+    pub vram_mib: Option<u64>,
+    /// PCI address, for people.
+    pub bus: Option<String>,
+    /// Position in the driver's list at this boot: for people only, never a name.
+    pub index: Option<u32>,
+    /// NUMA node.
+    pub numa: Option<u32>,
+    /// Whether it may be granted.
+    pub health: DeviceHealth,
+}
+
+/// The lasting facts of one host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostFacts {
+    /// CPU capacity offered to tasks, in thousandths of a core.
+    pub cpus_milli: u32,
+    /// Memory offered to tasks, in MiB.
+    pub mem_mib: u64,
+    /// Devices, in the order of their UUIDs.
+    pub devices: Vec<DeviceFacts>,
+    /// Operator's labels.
+    pub labels: BTreeMap<String, String>,
+    /// The version of Rota that runs there.
+    pub version: String,
+}
+
+/// One process life of a host's agent, as it registers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostRegistration {
+    /// The kernel's boot id.
+    pub boot: BootId,
+    /// Where peers reach it: `address:port` of its QUIC endpoint. A hint, not an identity.
+    pub addr: String,
+    /// Its hardware.
+    pub facts: HostFacts,
+}
+
+/// Live readings of one device. They steer and inform, they never decide an allocation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceReading {
+    /// Which device.
+    pub uuid: DeviceUuid,
+    /// Busy share of the compute units.
+    pub busy_permille: Option<u16>,
+    /// Memory in use, MiB.
+    pub vram_used_mib: Option<u64>,
+    /// Core temperature in degrees Celsius.
+    pub temperature_c: Option<u16>,
+    /// Power draw in mW.
+    pub power_mw: Option<u32>,
+}

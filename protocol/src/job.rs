@@ -1,0 +1,255 @@
+//! Jobs, tasks, attempts: what is submitted, what becomes of it, and how it may end.
+
+use crate::ask::Ask;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Who acts. The edge that authenticated the caller fills it in; apply trusts it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Actor {
+    /// Who pays. Matched exactly, never by prefix.
+    pub tenant: String,
+    /// The person or service.
+    pub user: String,
+    /// What the actor may do.
+    pub role: Role,
+}
+
+impl Actor {
+    /// Rota itself: plans, reports, expiries.
+    #[must_use]
+    pub fn system() -> Self {
+        Self {
+            tenant: "system".into(),
+            user: "rota".into(),
+            role: Role::Admin,
+        }
+    }
+}
+
+/// Rights, each including those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Role {
+    /// Looks only, at its own tenant.
+    Viewer,
+    /// Submits, and ends its own jobs.
+    Submitter,
+    /// Ends any job, drains hosts.
+    Operator,
+    /// Everything: tokens, membership.
+    Admin,
+}
+
+/// Indices `start, start + step, ..` up to and including `end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ArraySpec {
+    /// First index.
+    pub start: u32,
+    /// Last index that may occur.
+    pub end: u32,
+    /// Distance between indices, at least 1.
+    pub step: u32,
+    /// Most tasks at once; 0 for no cap.
+    pub parallel_max: u32,
+}
+
+impl ArraySpec {
+    /// How many indices there are.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        (self.end.saturating_sub(self.start) / self.step.max(1)).saturating_add(1)
+    }
+
+    /// The index at position `ordinal`.
+    #[must_use]
+    pub fn index(&self, ordinal: u32) -> u32 {
+        self.start
+            .saturating_add(ordinal.saturating_mul(self.step.max(1)))
+    }
+
+    /// The position of `index`, if it is one of the array's.
+    #[must_use]
+    pub fn ordinal(&self, index: u32) -> Option<u32> {
+        let offset = index.checked_sub(self.start)?;
+        (index <= self.end && offset % self.step.max(1) == 0).then(|| offset / self.step.max(1))
+    }
+}
+
+/// What a user submits, normalised by the edge.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// For people; need not be unique.
+    pub name: String,
+    /// Program and arguments, byte for byte.
+    pub argv: Vec<Vec<u8>>,
+    /// Environment, byte for byte, without Rota's own variables.
+    pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Working directory on the host that runs it; it must exist there.
+    pub workdir: Vec<u8>,
+    /// What each task needs.
+    pub ask: Ask,
+    /// Array indices; none for a plain job.
+    pub array: Option<ArraySpec>,
+    /// 0 (last) to 100 (first).
+    pub priority: u16,
+    /// Longest run of one attempt, in ms; none for no limit.
+    pub time_limit_ms: Option<u64>,
+    /// Time between TERM and KILL when a task is ended, in ms; none for the host's default.
+    pub grace_ms: Option<u32>,
+    /// How often a failed task may run again on the user's account.
+    pub retries: u16,
+    /// Numeric user and group to run as; none for the agent's own (a host that runs as root refuses none).
+    pub uid_gid: Option<(u32, u32)>,
+}
+
+/// Where a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum JobState {
+    /// Nothing runs, something waits.
+    Pending,
+    /// At least one attempt is live.
+    Running,
+    /// Cancelled, but processes are not yet proven gone.
+    Ending,
+    /// Every task ended well.
+    Succeeded,
+    /// At least one task failed for good.
+    Failed,
+    /// Cancelled, and nothing of it is left.
+    Cancelled,
+}
+
+impl JobState {
+    /// No further change is possible.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
+    }
+
+    /// Two letters, as in Slurm.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Pending => "PD",
+            Self::Running => "R",
+            Self::Ending => "CG",
+            Self::Succeeded => "CD",
+            Self::Failed => "F",
+            Self::Cancelled => "CA",
+        }
+    }
+}
+
+impl fmt::Display for JobState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Ending => "ending",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        })
+    }
+}
+
+/// Where a live attempt stands: Granted -> Running -> Ending, any of them -> ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum AttemptState {
+    /// Holds its devices; the host has not reported a process yet.
+    Granted,
+    /// The host reported its process.
+    Running,
+    /// To be ended; holds its devices until the host proves it gone.
+    Ending,
+}
+
+/// Why a live attempt is being ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum EndReason {
+    /// The user or an operator cancelled it.
+    Cancel,
+    /// Something more urgent needs its devices.
+    Preempt,
+}
+
+/// How an attempt ended. Exactly one for each attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum AttemptEnd {
+    /// The process returned.
+    Exited {
+        /// Its exit code, 0 to 255.
+        code: u8,
+    },
+    /// A signal ended the process, not one that Rota sent.
+    Signalled {
+        /// The signal's number.
+        signal: u8,
+    },
+    /// Ended by its time limit.
+    TimeLimit,
+    /// Ended on request.
+    Cancelled,
+    /// Ended to make room; runs again.
+    Preempted,
+    /// The host could not start it; not the user's fault.
+    LaunchFailed {
+        /// The host's words.
+        reason: String,
+    },
+    /// Its shim ended it because the host's lease ran out.
+    Fenced,
+    /// The host's lease expired in the log, or the host came back under a new boot id.
+    Lost,
+    /// The host found neither its process nor a record of its end; whatever was left was ended.
+    Vanished {
+        /// What the host found.
+        reason: String,
+    },
+}
+
+impl AttemptEnd {
+    /// The task did what it was asked.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        matches!(self, Self::Exited { code: 0 })
+    }
+
+    /// The end counts against the user's retries (a host's fault and a preemption do not).
+    #[must_use]
+    pub fn is_users(&self) -> bool {
+        matches!(
+            self,
+            Self::Exited { .. } | Self::Signalled { .. } | Self::TimeLimit
+        )
+    }
+
+    /// What a shell would call its status: the code, 128 + signal, or a code of Rota's own.
+    #[must_use]
+    pub fn shell_status(&self) -> u8 {
+        match self {
+            Self::Exited { code } => *code,
+            Self::Signalled { signal } => 128_u8.saturating_add(*signal),
+            Self::TimeLimit => 124,
+            Self::Cancelled | Self::Preempted => 130,
+            Self::LaunchFailed { .. } => 127,
+            Self::Fenced | Self::Lost | Self::Vanished { .. } => 125,
+        }
+    }
+}
+
+impl fmt::Display for AttemptEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited { code } => write!(f, "exit {code}"),
+            Self::Signalled { signal } => write!(f, "signal {signal}"),
+            Self::TimeLimit => f.write_str("time limit"),
+            Self::Cancelled => f.write_str("cancelled"),
+            Self::Preempted => f.write_str("preempted"),
+            Self::LaunchFailed { reason } => write!(f, "launch failed: {reason}"),
+            Self::Fenced => f.write_str("fenced: the host lost contact"),
+            Self::Lost => f.write_str("lost: the host was declared gone"),
+            Self::Vanished { reason } => write!(f, "vanished: {reason}"),
+        }
+    }
+}

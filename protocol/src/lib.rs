@@ -1,0 +1,27 @@
+//! The words of Rota: every byte that crosses a wire or a disk, and one codec for them.
+//!
+//! What this crate is not: it decides nothing. No IO, no clock, no async, no policy. Types are grown by appending
+//! (enum variants at the end, new formats beside old ones); `tests/golden/` holds bytes that must decode for ever.
+//!
+//! Units are integers and stand last in a name: `_mib` (2^20 bytes), `_milli` (thousandths), `_ms` (milliseconds),
+//! `_permille`. Wall times are `_ms` since the Unix epoch, stamped by whoever proposes and clamped monotone by the log.
+
+pub mod api;
+pub mod ask;
+pub mod codec;
+pub mod command;
+pub mod device;
+pub mod error;
+pub mod frame;
+pub mod gossip;
+pub mod ids;
+pub mod job;
+pub mod limits;
+pub mod peer;
+pub mod plan;
+pub mod report;
+pub mod spool;
+pub mod view;
+
+pub use error::{ErrorCode, PublicError};
+pub use ids::{BootId, ClusterId, DeviceUuid, HostId, JobId, LeaseEpoch, RequestId, TaskId, Token};

@@ -1,0 +1,50 @@
+//! Named limits on everything that a stranger or a bug could make large. Each says why it has its size.
+
+/// Largest frame body on any wire, in bytes: two full log entries, so that forwarding never splits a batch.
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
+/// Largest log entry body, in bytes: an entry is fsynced whole, and larger ones only add latency.
+pub const ENTRY_BYTES_MAX: usize = 512 << 10;
+/// Most proposals in one log entry: past this, batching gains nothing and latency grows.
+pub const ENTRY_PROPOSALS_MAX: usize = 1_024;
+/// Largest snapshot chunk on the wire, in bytes.
+pub const SNAPSHOT_CHUNK_BYTES_MAX: usize = 512 << 10;
+/// Largest snapshot file that a peer accepts, in bytes (1 GiB: about 1 M pending jobs).
+pub const SNAPSHOT_BYTES_MAX: usize = 1 << 30;
+/// Largest stored job spec, in bytes: script and environment included.
+pub const SPEC_BYTES_MAX: usize = 256 << 10;
+/// Longest name of a job, host, user, tenant, model or label, in bytes.
+pub const NAME_BYTES_MAX: usize = 128;
+/// Longest single argument or environment value, in bytes (the kernel's own limit for one string is 128 KiB).
+pub const ARG_BYTES_MAX: usize = 128 << 10;
+/// Most arguments of one command, and most environment variables.
+pub const ARGS_MAX: usize = 4_096;
+/// Most elements of one array job.
+pub const ARRAY_TASKS_MAX: u32 = 10_000_000;
+/// Most devices that one host may register: 16 cards of 7 MIG slices each.
+pub const HOST_DEVICES_MAX: usize = 128;
+/// Most whole GPUs one task can ask of one host.
+pub const GPUS_PER_TASK_MAX: u32 = 128;
+/// Highest priority; 50 is the default.
+pub const PRIORITY_MAX: u16 = 100;
+/// Default priority.
+pub const PRIORITY_DEFAULT: u16 = 50;
+/// Longest time limit, in ms: ten years; more is a typing error.
+pub const TIME_LIMIT_MS_MAX: u64 = 10 * 366 * 24 * 3_600 * 1_000;
+/// Longest grace between TERM and KILL, in ms.
+pub const GRACE_MS_MAX: u32 = 3_600_000;
+/// Most retries a user may ask for.
+pub const RETRIES_MAX: u16 = 1_000;
+/// Longest reason or message kept in state, in bytes.
+pub const REASON_BYTES_MAX: usize = 512;
+/// How long a request id is remembered, in ms (24 h).
+pub const DEDUP_MS: u64 = 24 * 3_600 * 1_000;
+/// Most moves in one plan: larger plans are cut, the next round goes on.
+pub const PLAN_MOVES_MAX: usize = 1_024;
+/// Most attempt reports in one command.
+pub const REPORTS_MAX: usize = 1_024;
+/// Most bytes of log text in one reply.
+pub const LOG_CHUNK_BYTES_MAX: usize = 256 << 10;
+/// Most rows in one list reply; more are paged.
+pub const LIST_ROWS_MAX: usize = 10_000;
+/// Largest gossip payload, in bytes: must fit one QUIC datagram after headers.
+pub const GOSSIP_BYTES_MAX: usize = 1_100;

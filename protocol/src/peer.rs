@@ -1,0 +1,142 @@
+//! What peers ask of each other over QUIC. The caller's identity is its certificate; each request is checked
+//! against it (a host may only report itself).
+
+use crate::api::{LogChunk, OutputStream};
+use crate::command::{Outcome, Proposal};
+use crate::error::PublicError;
+use crate::ids::{ClusterId, HostId, LeaseEpoch, Token};
+use serde::{Deserialize, Serialize};
+
+/// Which raft call the opaque bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RaftCall {
+    /// Entries or a heartbeat.
+    Append,
+    /// A vote or pre-vote.
+    Vote,
+    /// One chunk of a snapshot.
+    Snapshot,
+    /// The leader hands over.
+    Transfer,
+}
+
+/// What a peer can be asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PeerRequest {
+    /// A raft message, opaque to everything but `consensus`.
+    Raft {
+        /// Which call.
+        call: RaftCall,
+        /// Its bytes.
+        body: Vec<u8>,
+    },
+    /// Proposals for the leader; a peer that does not lead answers `NotLeader`.
+    Propose {
+        /// A batch.
+        proposals: Vec<Proposal>,
+    },
+    /// The index that a linearizable read must wait for; leader only.
+    ReadIndex,
+    /// Extend a host's lease; any peer relays it to the leader once.
+    Renew {
+        /// Whose lease.
+        host: HostId,
+        /// Its epoch.
+        epoch: LeaseEpoch,
+        /// Set by a relay: not relayed again.
+        relayed: bool,
+    },
+    /// Read a piece of an attempt's output on its host.
+    ReadLog {
+        /// Whose.
+        attempt: Token,
+        /// Which output.
+        stream: OutputStream,
+        /// First byte wanted.
+        offset: u64,
+        /// Wait up to this long, in ms, for a byte or the end.
+        wait_ms: u32,
+    },
+    /// Send a signal to an attempt's processes on its host.
+    Signal {
+        /// Whose.
+        attempt: Token,
+        /// The signal's number.
+        signal: u8,
+    },
+}
+
+/// What a peer answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PeerReply {
+    /// The raft answer, opaque.
+    Raft {
+        /// Its bytes.
+        body: Vec<u8>,
+    },
+    /// One outcome for each proposal, in order, after the commit.
+    Proposed {
+        /// The outcomes.
+        outcomes: Vec<Outcome>,
+    },
+    /// This peer does not lead; nothing was done.
+    NotLeader {
+        /// Who leads, as far as it knows.
+        leader: Option<HostId>,
+    },
+    /// A quorum confirmed this index after the request came in.
+    ReadIndex {
+        /// Wait for it, then read.
+        index: u64,
+    },
+    /// A quorum confirmed the leader after it received the renewal: the lease counts from the renewal's send time.
+    Renewed,
+    /// A piece of output.
+    Log(LogChunk),
+    /// Done, with nothing to tell.
+    Done,
+    /// Refused.
+    Refused(PublicError),
+}
+
+/// What a host without a certificate asks with its join token, inside TLS to a server whose CA fingerprint the
+/// token named.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinRequest {
+    /// The token's secret text.
+    pub token: String,
+    /// Its own name.
+    pub host_name: String,
+    /// Where peers will reach it.
+    pub addr: String,
+    /// Its public key, DER `SubjectPublicKeyInfo`; the private one never leaves the host.
+    pub public_key_der: Vec<u8>,
+}
+
+/// All that a new host needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinGrant {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The cluster's name.
+    pub cluster_name: String,
+    /// Its own id, never used before.
+    pub host: HostId,
+    /// Its certificate, PEM.
+    pub certificate_pem: String,
+    /// The cluster CA's certificate, PEM.
+    pub ca_pem: String,
+    /// The cluster CA's key, PEM: hosts are equal, so each can admit the next. Kept 0600.
+    pub ca_key_pem: String,
+    /// Peers to dial: id and address.
+    pub peers: Vec<(HostId, String)>,
+}
+
+/// The answer to a join.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JoinReply {
+    /// Admitted.
+    Granted(Box<JoinGrant>),
+    /// Refused; the token is not used up unless the message says so.
+    Refused(PublicError),
+}

@@ -1,0 +1,265 @@
+//! What people and programs are shown: one consistent copy of the state, at a stated log index.
+
+use crate::device::{DeviceFacts, DeviceReading};
+use crate::ids::{BootId, ClusterId, HostId, JobId, LeaseEpoch, TaskId, Token};
+use crate::job::{AttemptEnd, AttemptState, JobSpec, JobState};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How many tasks of a job are where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TaskCounts {
+    /// Waiting.
+    pub pending: u32,
+    /// With a live attempt.
+    pub live: u32,
+    /// Ended well.
+    pub succeeded: u32,
+    /// Failed for good.
+    pub failed: u32,
+    /// Cancelled.
+    pub cancelled: u32,
+}
+
+impl TaskCounts {
+    /// All tasks of the job.
+    #[must_use]
+    pub fn total(&self) -> u32 {
+        self.pending + self.live + self.succeeded + self.failed + self.cancelled
+    }
+}
+
+/// One row of the queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRow {
+    /// Its number.
+    pub job: JobId,
+    /// Its name.
+    pub name: String,
+    /// Who pays.
+    pub tenant: String,
+    /// Who submitted it.
+    pub user: String,
+    /// Where it stands.
+    pub state: JobState,
+    /// Its priority.
+    pub priority: u16,
+    /// When it was accepted, ms since the epoch.
+    pub submitted_ms: u64,
+    /// When its first attempt started.
+    pub started_ms: Option<u64>,
+    /// When it reached its terminal state.
+    pub ended_ms: Option<u64>,
+    /// Its tasks.
+    pub tasks: TaskCounts,
+    /// What each task asks, as text: `2 gpu, 4 cpu, 8 GiB`.
+    pub ask: String,
+    /// Hosts of live attempts, or the short reason for waiting in round brackets.
+    pub place: String,
+}
+
+/// One attempt, live or ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttemptRow {
+    /// Its fencing token.
+    pub token: Token,
+    /// Which task.
+    pub task: TaskId,
+    /// Where.
+    pub host: HostId,
+    /// The host's name.
+    pub host_name: String,
+    /// Its devices: UUID, with index and bus address for people.
+    pub devices: Vec<DeviceFacts>,
+    /// Where it stands, while live.
+    pub state: Option<AttemptState>,
+    /// How it ended.
+    pub end: Option<AttemptEnd>,
+    /// When its devices were granted, ms since the epoch.
+    pub granted_ms: u64,
+    /// When its process was reported.
+    pub started_ms: Option<u64>,
+    /// When its end was applied.
+    pub ended_ms: Option<u64>,
+    /// Its process id on the host.
+    pub pid: Option<u32>,
+}
+
+/// All about one job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobView {
+    /// The log index of this copy.
+    pub index: u64,
+    /// Its row.
+    pub row: JobRow,
+    /// What was submitted, as stored.
+    pub spec: JobSpec,
+    /// Live attempts, then ended ones, newest first; at most a fixed number of ended ones is kept.
+    pub attempts: Vec<AttemptRow>,
+    /// Ended attempts that are no longer kept one by one.
+    pub attempts_forgotten: u64,
+    /// Shell status of the job: 0, or that of its first failed task.
+    pub exit_status: Option<u8>,
+}
+
+/// Whether a job can start, and if not, why, in numbers that add up to the number of hosts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhyView {
+    /// The log index of this copy.
+    pub index: u64,
+    /// The job.
+    pub job: JobId,
+    /// Where it stands.
+    pub state: JobState,
+    /// One sentence for a person.
+    pub verdict: String,
+    /// True when no host of the cluster could ever run it, even when empty, drained or down.
+    pub impossible: bool,
+    /// What is asked, as text.
+    pub ask: String,
+    /// How many hosts the cluster knows.
+    pub hosts: u32,
+    /// Each host is counted once, under the first reason that keeps the job off it.
+    pub by_reason: Vec<WhyReason>,
+    /// Tasks in front of it in the order, and the GPUs they ask.
+    pub ahead_tasks: u64,
+    /// GPUs that the tasks in front ask together.
+    pub ahead_gpus: u64,
+    /// For the failing part: the largest that any host offers, as text.
+    pub largest_offer: Option<String>,
+    /// One thing the user can change.
+    pub hint: Option<String>,
+    /// How long it waited or has waited, in ms.
+    pub waited_ms: u64,
+}
+
+/// Hosts kept off a job for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhyReason {
+    /// Machine-readable kind, such as `gpus_busy`.
+    pub kind: String,
+    /// How many hosts.
+    pub hosts: u32,
+    /// With numbers: `asks 2 GPUs, 1 is free`.
+    pub detail: String,
+}
+
+/// Whether a host takes work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum HostState {
+    /// Admitted, has never registered.
+    Joining,
+    /// Takes work.
+    Up,
+    /// Takes nothing new, runs what it has.
+    Draining,
+    /// Takes nothing new until a date because launches failed there.
+    Suspended,
+    /// Its lease expired; it must register again.
+    Lost,
+}
+
+/// One host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostRow {
+    /// Its number.
+    pub host: HostId,
+    /// Its name.
+    pub name: String,
+    /// Where peers reach it.
+    pub addr: String,
+    /// Whether it takes work.
+    pub state: HostState,
+    /// Why not, if not.
+    pub reason: Option<String>,
+    /// Its boot.
+    pub boot: BootId,
+    /// Its lease epoch.
+    pub epoch: LeaseEpoch,
+    /// CPU capacity and what is granted, in thousandths.
+    pub cpus_milli: u32,
+    /// CPU granted.
+    pub cpus_milli_used: u32,
+    /// Memory capacity, MiB.
+    pub mem_mib: u64,
+    /// Memory granted, MiB.
+    pub mem_mib_used: u64,
+    /// Whole GPUs that may be granted.
+    pub gpus: u32,
+    /// Whole GPUs granted.
+    pub gpus_used: u32,
+    /// Live attempts.
+    pub attempts: u32,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its version of Rota.
+    pub version: String,
+}
+
+/// One device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceRow {
+    /// Its host.
+    pub host: HostId,
+    /// The host's name.
+    pub host_name: String,
+    /// Its facts.
+    pub facts: DeviceFacts,
+    /// The attempt that holds it.
+    pub held_by: Option<(TaskId, Token)>,
+    /// The newest reading that gossip brought, if any.
+    pub reading: Option<DeviceReading>,
+}
+
+/// One peer as agreement sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerRow {
+    /// The host.
+    pub host: HostId,
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub addr: String,
+    /// `leader`, `voter`, `learner`.
+    pub role: String,
+    /// Seen by gossip: `alive`, `suspect`, `down`, `unknown`.
+    pub seen: String,
+}
+
+/// The cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterView {
+    /// Its id.
+    pub cluster: ClusterId,
+    /// Its name.
+    pub name: String,
+    /// The peer that answers.
+    pub answered_by: HostId,
+    /// Who leads, as far as this peer knows.
+    pub leader: Option<HostId>,
+    /// The raft term.
+    pub term: u64,
+    /// Last log index applied here.
+    pub applied: u64,
+    /// Rolling hash of the state at `applied`.
+    pub state_hash: u64,
+    /// Whether a quorum confirmed this answer.
+    pub linearizable: bool,
+    /// Its peers.
+    pub peers: Vec<PeerRow>,
+    /// Jobs by state.
+    pub jobs: BTreeMap<String, u64>,
+}
+
+/// One line of `rota doctor`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoctorRow {
+    /// What was looked at.
+    pub check: String,
+    /// `pass`, `warn`, `fail`.
+    pub verdict: String,
+    /// What was found.
+    pub found: String,
+    /// What to do next, unless it passed.
+    pub next: Option<String>,
+}
