@@ -1,1 +1,3 @@
-//! stub
+//! The hands of Rota: actors, devices, processes, gossip, API, command line.
+
+pub mod framing;
