@@ -1,8 +1,8 @@
 //! What an attempt leaves on its host's disk, and what agent and shim say to each other.
 //!
-//! `<data>/attempts/<token>/`: `order` ([`LaunchOrder`]), `shim` ([`ShimRecord`]), `stdout`, `stderr` (raw bytes),
-//! `exit` ([`ExitRecord`]), `ctl` (unix socket of the shim). Records are written beside and renamed, so that a
-//! reader sees a whole one or none.
+//! `<data>/attempts/`: `<token>.record` (a [`ShimRecord`], then an [`ExitRecord`], each with length and checksum, so
+//! that a torn one is seen), `<token>.stdout`, `<token>.stderr` (raw bytes; made with the first byte). The shim holds a
+//! lock on its record for as long as it lives: the lock proves that the process named there is the one meant.
 
 use crate::ids::{BootId, ClusterId, DeviceUuid, HostId, LeaseEpoch, TaskId, Token};
 use crate::job::{AttemptEnd, EndReason};
@@ -41,21 +41,19 @@ pub struct LaunchOrder {
     pub lease_path: Vec<u8>,
 }
 
-/// Who the shim and its task are; enough to find them again after the agent restarts.
+/// Who keeps an attempt, written before its task starts: whoever finds the record knows that the token was used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShimRecord {
+    /// The cluster.
+    pub cluster: ClusterId,
     /// The attempt.
     pub token: Token,
+    /// The lease epoch under which it was granted.
+    pub epoch: LeaseEpoch,
     /// The kernel's boot id.
     pub boot: BootId,
-    /// The shim's process id.
+    /// The shim's process id; meant only while the record is locked.
     pub shim_pid: u32,
-    /// The shim's start time, in clock ticks since boot (`/proc/<pid>/stat` field 22).
-    pub shim_start_ticks: u64,
-    /// The task's process id.
-    pub task_pid: u32,
-    /// The task's start time, in clock ticks since boot.
-    pub task_start_ticks: u64,
 }
 
 /// How an attempt ended, written when its last process was gone.
@@ -67,30 +65,37 @@ pub struct ExitRecord {
     pub end: AttemptEnd,
     /// How long it ran, in ms.
     pub ran_ms: u64,
+    /// Output bytes that were thrown away because a stream passed its limit.
+    pub dropped_bytes: u64,
 }
 
-/// Agent to shim.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Agent to shim: small enough to travel as the value of a queued signal, so that a live attempt needs no connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShimCall {
     /// End the attempt: TERM, grace, KILL, for this reason.
     End {
         /// Why.
         reason: EndReason,
     },
-    /// Send a signal to the task.
+    /// Send a signal to every process of the attempt.
     Signal {
         /// Its number.
         signal: u8,
     },
-    /// The log has the end of this attempt: the shim may go.
-    Release,
+    /// A new agent listens: connect to it and say where the attempt stands.
+    Attach,
 }
 
 /// Shim to agent, unasked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShimEvent {
-    /// The task runs.
-    Started(ShimRecord),
+    /// The task runs. Left out when it ended within the first few milliseconds.
+    Started {
+        /// The shim.
+        shim_pid: u32,
+        /// The task's first process.
+        task_pid: u32,
+    },
     /// Output grew to these lengths.
     Output {
         /// Bytes of standard output.
@@ -100,4 +105,11 @@ pub enum ShimEvent {
     },
     /// Every process is gone.
     Ended(ExitRecord),
+    /// Processes are left although they were killed (a driver holds them): their devices are not free.
+    Stuck {
+        /// How many.
+        left: u32,
+    },
+    /// From the fork server: the shim itself died, and what it left behind was ended.
+    ShimDied,
 }
