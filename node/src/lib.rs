@@ -1,3 +1,5 @@
 //! The hands of Rota: actors, devices, processes, gossip, API, command line.
 
 pub mod framing;
+
+pub mod devices;

@@ -1,0 +1,414 @@
+//! What this host offers over time: each look at the providers is merged with what was known, by UUID and never by
+//! index (fault G4, R014). A card that appears is offered without a restart (R098); one that is no longer shown is
+//! `Lost`; one that comes back is on probation (fault G3); one whose provider does not answer is `Unknown`.
+//!
+//! The merge ([`Known`]) is a function over data; only [`Inventory`] asks anyone.
+
+use super::nvml::NvmlProvider;
+use super::probe::{PROBE_DEADLINE, Probe};
+use super::sim::{SimError, SimProvider};
+use super::{DeviceConfig, DeviceError, DeviceProvider, Found, host};
+use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceReading, HostFacts};
+use rota_protocol::ids::{BootId, DeviceUuid};
+use rota_protocol::limits::{HOST_DEVICES_MAX, REASON_BYTES_MAX};
+use std::collections::BTreeMap;
+
+/// Looks in which a returned card must be well, one after the other, before it is offered again.
+pub const PROBATION_LOOKS: u32 = 3;
+
+/// This host's hardware and the ways to ask about it.
+pub struct Inventory {
+    probes: Vec<Probe>,
+    known: Vec<Known>,
+    notes: Vec<String>,
+    base: HostFacts,
+    boot: BootId,
+}
+
+impl Inventory {
+    /// Prepares the providers; asks none of them yet.
+    ///
+    /// # Errors
+    /// When the description of simulated devices cannot be read. A host without driver or card is no error.
+    pub fn new(config: &DeviceConfig) -> Result<Self, SimError> {
+        let probe = match &config.sim_gpus {
+            Some(description) => {
+                Probe::direct(Box::new(SimProvider::new(description, &config.host_name)?))
+            }
+            None => {
+                let library = super::nvml::library_path(config.nvml_library.as_deref());
+                let make = move || -> Box<dyn DeviceProvider> {
+                    Box::new(NvmlProvider::new(library.clone()))
+                };
+                Probe::guarded("nvml", PROBE_DEADLINE, Box::new(make))
+            }
+        };
+        Ok(Self::of(vec![probe], config))
+    }
+
+    /// An inventory over these providers.
+    #[must_use]
+    pub fn of(probes: Vec<Probe>, config: &DeviceConfig) -> Self {
+        Self {
+            known: probes.iter().map(|_| Known::default()).collect(),
+            probes,
+            notes: Vec::new(),
+            base: HostFacts {
+                cpus_milli: config.cpus_milli.unwrap_or_else(host::cpus_milli),
+                mem_mib: config.mem_mib.unwrap_or_else(host::mem_mib),
+                devices: Vec::new(),
+                labels: config.labels.clone(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+            },
+            boot: config.boot.or_else(host::boot_id).unwrap_or_default(),
+        }
+    }
+
+    /// The kernel's boot id, or what stands for it in a lab.
+    #[must_use]
+    pub fn boot(&self) -> BootId {
+        self.boot
+    }
+
+    /// For people: what the last look saw and could not offer.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Looks at every provider and gives the host's facts. Takes at most the probe deadline per provider and does
+    /// not block the thread. The caller registers the host anew when the facts differ from the last ones.
+    pub async fn refresh(&mut self) -> HostFacts {
+        self.notes.clear();
+        let mut devices = BTreeMap::new();
+        for (probe, known) in self.probes.iter_mut().zip(&mut self.known) {
+            let look = probe.discover().await;
+            match &look {
+                Ok(found) => self.notes.extend(found.notes.iter().cloned()),
+                Err(error) => self.notes.push(format!("{}: {error}", probe.name())),
+            }
+            known.merge(look);
+            for facts in known.devices() {
+                devices.entry(facts.uuid.clone()).or_insert(facts);
+            }
+        }
+        if devices.len() > HOST_DEVICES_MAX {
+            self.notes.push(format!(
+                "{} devices are more than the {HOST_DEVICES_MAX} a host may offer; the last ones are left out",
+                devices.len()
+            ));
+        }
+        let devices = devices.into_values().take(HOST_DEVICES_MAX).collect();
+        HostFacts {
+            devices,
+            ..self.base.clone()
+        }
+    }
+
+    /// Live readings of all devices, by UUID. Does not block the thread.
+    pub async fn readings(&mut self) -> Vec<DeviceReading> {
+        let mut all = Vec::new();
+        for probe in &mut self.probes {
+            all.extend(probe.read().await);
+        }
+        all.sort_by(|a, b| a.uuid.cmp(&b.uuid));
+        all
+    }
+
+    /// Threads that hang in drivers now.
+    pub fn stuck(&mut self) -> usize {
+        self.probes.iter_mut().map(Probe::stuck).sum()
+    }
+}
+
+/// One provider's devices over time.
+#[derive(Debug, Default)]
+pub struct Known {
+    cards: BTreeMap<DeviceUuid, Card>,
+}
+
+#[derive(Debug)]
+struct Card {
+    facts: DeviceFacts,
+    /// Good looks still needed after it was lost.
+    probation: u32,
+}
+
+impl Known {
+    /// Takes in one look.
+    pub fn merge(&mut self, look: Result<Found, DeviceError>) {
+        match look {
+            Ok(found) => self.take(found.devices),
+            Err(error) => self.silence(&error),
+        }
+    }
+
+    /// The devices as they may be offered, in the order of their UUIDs.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceFacts> {
+        self.cards.values().map(Card::shown)
+    }
+
+    fn take(&mut self, devices: Vec<DeviceFacts>) {
+        let mut seen: BTreeMap<DeviceUuid, DeviceFacts> = BTreeMap::new();
+        for mut facts in devices {
+            if seen.contains_key(&facts.uuid) {
+                facts.health = unknown("two devices claim this uuid");
+            }
+            seen.insert(facts.uuid.clone(), facts);
+        }
+        for (uuid, card) in &mut self.cards {
+            if !seen.contains_key(uuid) {
+                card.lose("the driver no longer shows it");
+            }
+        }
+        for (uuid, facts) in seen {
+            match self.cards.get_mut(&uuid) {
+                Some(card) => card.look(facts),
+                None => drop(self.cards.insert(uuid, Card::new(facts))),
+            }
+        }
+    }
+
+    /// Nobody knows: running tasks keep their cards, nothing new is placed. A lost card stays lost.
+    fn silence(&mut self, error: &DeviceError) {
+        for card in self.cards.values_mut() {
+            if !matches!(card.facts.health, DeviceHealth::Lost { .. }) {
+                card.facts.health = unknown(&error.to_string());
+            }
+        }
+    }
+}
+
+impl Card {
+    fn new(facts: DeviceFacts) -> Self {
+        let probation = if matches!(facts.health, DeviceHealth::Lost { .. }) {
+            PROBATION_LOOKS
+        } else {
+            0
+        };
+        Self { facts, probation }
+    }
+
+    fn lose(&mut self, reason: &str) {
+        self.facts.health = DeviceHealth::Lost {
+            reason: reason.to_owned(),
+        };
+        self.facts.index = None;
+        self.probation = PROBATION_LOOKS;
+    }
+
+    fn look(&mut self, facts: DeviceFacts) {
+        match facts.health {
+            DeviceHealth::Healthy => self.probation = self.probation.saturating_sub(1),
+            DeviceHealth::Lost { .. } => self.probation = PROBATION_LOOKS,
+            // Neither good nor lost: a probation that runs starts again, none begins.
+            DeviceHealth::Unknown { .. } | DeviceHealth::Dirty { .. } => {
+                if self.probation > 0 {
+                    self.probation = PROBATION_LOOKS;
+                }
+            }
+        }
+        // A call that fails for a moment takes no lasting fact away: a card does not lose its memory size.
+        let (model, vram_mib, numa) = (
+            self.facts.model.clone(),
+            self.facts.vram_mib,
+            self.facts.numa,
+        );
+        self.facts = facts;
+        if self.facts.model.is_empty() {
+            self.facts.model = model;
+        }
+        self.facts.vram_mib = self.facts.vram_mib.or(vram_mib);
+        self.facts.numa = self.facts.numa.or(numa);
+    }
+
+    fn shown(&self) -> DeviceFacts {
+        let mut facts = self.facts.clone();
+        if facts.health.is_healthy() && self.probation > 0 {
+            facts.health = unknown("it was lost and came back; on probation");
+        }
+        facts
+    }
+}
+
+fn unknown(reason: &str) -> DeviceHealth {
+    let mut reason = reason.to_owned();
+    while reason.len() > REASON_BYTES_MAX {
+        reason.pop();
+    }
+    DeviceHealth::Unknown { reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rota_protocol::device::DeviceKind;
+
+    fn card(uuid: &str, index: u32) -> DeviceFacts {
+        DeviceFacts {
+            uuid: DeviceUuid(uuid.into()),
+            kind: DeviceKind::Gpu,
+            model: "H100".into(),
+            vram_mib: Some(80 << 10),
+            bus: None,
+            index: Some(index),
+            numa: None,
+            health: DeviceHealth::Healthy,
+        }
+    }
+
+    fn look(known: &mut Known, uuids: &[&str]) -> Vec<(String, String)> {
+        let devices = (0..)
+            .zip(uuids)
+            .map(|(index, uuid)| card(uuid, index))
+            .collect();
+        known.merge(Ok(Found {
+            devices,
+            notes: Vec::new(),
+        }));
+        shown(known)
+    }
+
+    fn shown(known: &Known) -> Vec<(String, String)> {
+        known
+            .devices()
+            .map(|d| {
+                let health = match d.health {
+                    DeviceHealth::Healthy => format!("healthy at {:?}", d.index),
+                    DeviceHealth::Unknown { .. } => "unknown".into(),
+                    DeviceHealth::Dirty { .. } => "dirty".into(),
+                    DeviceHealth::Lost { .. } => "lost".into(),
+                };
+                (d.uuid.0, health)
+            })
+            .collect()
+    }
+
+    fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+        expected
+            .iter()
+            .map(|(a, b)| ((*a).into(), (*b).into()))
+            .collect()
+    }
+
+    #[test]
+    fn a_renumbered_card_follows_its_uuid() {
+        let mut known = Known::default();
+        look(&mut known, &["A", "B"]);
+        let after = look(&mut known, &["B", "A"]);
+        assert_eq!(
+            after,
+            pairs(&[("A", "healthy at Some(1)"), ("B", "healthy at Some(0)")])
+        );
+    }
+
+    #[test]
+    fn a_late_card_is_offered_at_once() {
+        let mut known = Known::default();
+        assert!(look(&mut known, &[]).is_empty());
+        assert_eq!(
+            look(&mut known, &["A"]),
+            pairs(&[("A", "healthy at Some(0)")])
+        );
+    }
+
+    #[test]
+    fn a_card_that_vanished_is_lost_and_its_return_is_on_probation() {
+        let mut known = Known::default();
+        look(&mut known, &["A", "B"]);
+        let gone = look(&mut known, &["B"]);
+        assert_eq!(gone, pairs(&[("A", "lost"), ("B", "healthy at Some(0)")]));
+        for good_looks in 1..=PROBATION_LOOKS {
+            let back = look(&mut known, &["A", "B"]);
+            let expected = if good_looks < PROBATION_LOOKS {
+                "unknown"
+            } else {
+                "healthy at Some(0)"
+            };
+            assert_eq!(back, pairs(&[("A", expected), ("B", "healthy at Some(1)")]));
+        }
+    }
+
+    #[test]
+    fn probation_starts_again_when_the_card_goes_away_again() {
+        let mut known = Known::default();
+        look(&mut known, &["A"]);
+        for _ in 0..5 {
+            assert_eq!(look(&mut known, &[]), pairs(&[("A", "lost")]));
+            assert_eq!(look(&mut known, &["A"]), pairs(&[("A", "unknown")]));
+        }
+    }
+
+    #[test]
+    fn silence_closes_cards_and_the_next_answer_opens_them() {
+        let mut known = Known::default();
+        look(&mut known, &["A"]);
+        known.merge(Err(DeviceError::Deadline { deadline_ms: 2_000 }));
+        assert_eq!(shown(&known), pairs(&[("A", "unknown")]));
+        assert_eq!(
+            look(&mut known, &["A"]),
+            pairs(&[("A", "healthy at Some(0)")])
+        );
+    }
+
+    #[test]
+    fn silence_does_not_find_a_lost_card() {
+        let mut known = Known::default();
+        look(&mut known, &["A"]);
+        look(&mut known, &[]);
+        known.merge(Err(DeviceError::Died));
+        assert_eq!(shown(&known), pairs(&[("A", "lost")]));
+    }
+
+    #[test]
+    fn two_cards_of_one_name_are_not_granted() {
+        let mut known = Known::default();
+        assert_eq!(look(&mut known, &["A", "A"]), pairs(&[("A", "unknown")]));
+    }
+
+    #[test]
+    fn a_failed_call_takes_no_lasting_fact_away() {
+        let mut known = Known::default();
+        look(&mut known, &["A"]);
+        let poor = DeviceFacts {
+            vram_mib: None,
+            model: String::new(),
+            ..card("A", 0)
+        };
+        known.merge(Ok(Found {
+            devices: vec![poor],
+            notes: Vec::new(),
+        }));
+        let facts = known.devices().next().expect("one card");
+        assert_eq!(
+            (facts.vram_mib, facts.model.as_str()),
+            (Some(80 << 10), "H100")
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn simulated_cards_and_overrides_become_the_hosts_facts() {
+        let config = DeviceConfig {
+            host_name: "h1".into(),
+            sim_gpus: Some("8xH100:80GiB".into()),
+            cpus_milli: Some(64_000),
+            mem_mib: Some(1 << 20),
+            boot: Some(BootId(7)),
+            ..DeviceConfig::default()
+        };
+        let mut inventory = Inventory::new(&config).expect("fair");
+        assert_eq!(inventory.boot(), BootId(7));
+        let facts = inventory.refresh().await;
+        assert_eq!(
+            (facts.cpus_milli, facts.mem_mib, facts.devices.len()),
+            (64_000, 1 << 20, 8)
+        );
+        assert!(facts.devices.iter().all(|d| d.health.is_healthy()));
+        assert_eq!(
+            facts,
+            inventory.refresh().await,
+            "an unchanged host has unchanged facts"
+        );
+        assert_eq!(inventory.readings().await.len(), 8);
+    }
+}

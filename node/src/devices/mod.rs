@@ -1,0 +1,107 @@
+//! What this host can offer: devices behind one trait with real second implementations, and the host's own facts.
+//! Nothing here decides an allocation or talks to a peer.
+//!
+//! - [`nvml`]: NVIDIA cards and MIG slices, through the vendor's library, loaded at run time;
+//! - [`sim`]: cards made up from a text such as `8xH100:80GiB`, for the demo, labs and tests;
+//! - [`probe`]: a vendor call may hang for ever, so it runs on a thread of its own under a deadline;
+//! - [`inventory`]: merges what the providers say now with what was known, by UUID and never by index;
+//! - [`host`]: CPU, memory and boot id.
+
+pub mod clean;
+pub mod host;
+pub mod inventory;
+pub mod nvml;
+pub mod probe;
+pub mod sim;
+
+use rota_protocol::device::{DeviceFacts, DeviceReading};
+use rota_protocol::ids::BootId;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+pub use inventory::Inventory;
+pub use probe::Probe;
+
+/// A source of devices. Only the UUID of a device is mandatory; whatever else cannot be told is absent.
+///
+/// Calls may block for as long as a driver likes: [`Probe`] keeps that away from everyone else.
+pub trait DeviceProvider: Send {
+    /// Its short name, such as `nvml`.
+    fn name(&self) -> &str;
+
+    /// All devices that the host shows now, in any order. A host without such devices has none: that is not an error.
+    ///
+    /// # Errors
+    /// When the source exists but could not be asked, so that nothing can be said of its devices.
+    fn discover(&mut self) -> Result<Found, DeviceError>;
+
+    /// Live readings of the devices that the last discovery found; devices that do not answer are left out.
+    fn read(&mut self) -> Vec<DeviceReading>;
+}
+
+/// What one provider shows at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Found {
+    /// The devices.
+    pub devices: Vec<DeviceFacts>,
+    /// For people: what was seen and cannot be offered, or why there is nothing.
+    pub notes: Vec<String>,
+}
+
+/// Why nothing can be said of a provider's devices.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// The library is there and refuses to start.
+    #[error("cannot start {library}: {cause}")]
+    Start {
+        /// The library's path or name.
+        library: String,
+        /// What it answered.
+        cause: String,
+    },
+    /// A call that everything rests on failed.
+    #[error("{call} failed: {cause}")]
+    Call {
+        /// Which call.
+        call: &'static str,
+        /// What it answered.
+        cause: String,
+    },
+    /// No answer within the deadline.
+    #[error("no answer within {deadline_ms} ms")]
+    Deadline {
+        /// The deadline, in ms.
+        deadline_ms: u64,
+    },
+    /// Too many threads already hang in this provider; it is not asked until one comes back.
+    #[error("{stuck} probe threads hang in the driver")]
+    Stuck {
+        /// How many hang.
+        stuck: usize,
+    },
+    /// The provider's thread died.
+    #[error("the probe thread died")]
+    Died,
+    /// No thread could be started.
+    #[error("cannot start a probe thread: {0}")]
+    Thread(String),
+}
+
+/// What the operator says of this host's devices; every field has a working default.
+#[derive(Debug, Clone, Default)]
+pub struct DeviceConfig {
+    /// The host's name: simulated devices take their UUIDs from it.
+    pub host_name: String,
+    /// Simulated devices (`8xH100:80GiB,1xfpga`). With it, real ones are not looked for.
+    pub sim_gpus: Option<String>,
+    /// Path of the NVML library; then `ROTA_NVML_LIBRARY`, then the loader's own search.
+    pub nvml_library: Option<PathBuf>,
+    /// CPU to offer, in thousandths of a core; measured when absent.
+    pub cpus_milli: Option<u32>,
+    /// Memory to offer, in MiB; measured, less a reserve for the host itself, when absent.
+    pub mem_mib: Option<u64>,
+    /// Labels for placement.
+    pub labels: BTreeMap<String, String>,
+    /// Stands for the kernel's boot id where a lab plays several hosts on one machine.
+    pub boot: Option<BootId>,
+}

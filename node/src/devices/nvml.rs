@@ -1,0 +1,410 @@
+//! NVIDIA cards and MIG slices through `libnvidia-ml`, loaded at run time: a host without the library simply has no
+//! such devices. Each symbol is resolved when it is called, so that an old driver lacks a feature, not its cards.
+//! Any call but the UUID's may fail. Every call may hang: see [`super::probe`].
+
+use super::{DeviceError, DeviceProvider, Found, clean};
+use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, DeviceReading};
+use rota_protocol::ids::DeviceUuid;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::mem;
+use std::path::Path;
+
+/// The library's name for the loader's own search.
+pub const LIBRARY_DEFAULT: &str = "libnvidia-ml.so.1";
+/// Names the library's path where the configuration does not.
+pub const LIBRARY_ENV: &str = "ROTA_NVML_LIBRARY";
+/// After this many looks the library is started anew even if all is well: a driver shows cards that were added
+/// later only to a new start.
+const RESTART_LOOKS: u32 = 6;
+/// `NVML_DEVICE_MIG_ENABLE`.
+const MIG_ENABLED: u32 = 1;
+
+/// The library to load: configured, else from the environment, else the loader's search.
+#[must_use]
+pub fn library_path(configured: Option<&Path>) -> OsString {
+    configured
+        .map(|path| path.as_os_str().to_owned())
+        .or_else(|| std::env::var_os(LIBRARY_ENV).filter(|path| !path.is_empty()))
+        .unwrap_or_else(|| LIBRARY_DEFAULT.into())
+}
+
+/// What can be told of the library without asking about cards; for `doctor`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LibraryFacts {
+    /// The driver's version, when it tells.
+    pub driver: Option<String>,
+    /// How many cards it counts.
+    pub cards: u32,
+}
+
+/// Loads the library, asks for its version and count, and lets it go. May hang like every call.
+///
+/// # Errors
+/// `Ok(None)` when there is no such library; an error when it is there and does not work.
+pub fn inspect(library: &OsStr) -> Result<Option<LibraryFacts>, DeviceError> {
+    let Some(nvml) = start(library)? else {
+        return Ok(None);
+    };
+    let count = nvml
+        .device_count()
+        .map_err(|error| failed("nvmlDeviceGetCount", &error));
+    let driver = nvml
+        .sys_driver_version()
+        .ok()
+        .and_then(|version| clean::text(&version));
+    retire(nvml);
+    Ok(Some(LibraryFacts {
+        driver,
+        cards: count?,
+    }))
+}
+
+/// Cards of one NVML library.
+pub struct NvmlProvider {
+    library: OsString,
+    nvml: Option<Nvml>,
+    looks: u32,
+}
+
+impl NvmlProvider {
+    /// Does not touch the library yet.
+    #[must_use]
+    pub fn new(library: OsString) -> Self {
+        Self {
+            library,
+            nvml: None,
+            looks: 0,
+        }
+    }
+}
+
+impl Drop for NvmlProvider {
+    fn drop(&mut self) {
+        self.nvml.take().map(retire);
+    }
+}
+
+impl DeviceProvider for NvmlProvider {
+    fn name(&self) -> &str {
+        "nvml"
+    }
+
+    fn discover(&mut self) -> Result<Found, DeviceError> {
+        self.looks += 1;
+        if self.looks > RESTART_LOOKS {
+            self.looks = 0;
+            self.nvml.take().map(retire);
+        }
+        let nvml = match self.nvml.take() {
+            Some(nvml) => nvml,
+            None => match start(&self.library)? {
+                Some(nvml) => nvml,
+                None => {
+                    let note = format!("nvml: no library {}", self.library.to_string_lossy());
+                    return Ok(Found {
+                        devices: Vec::new(),
+                        notes: vec![note],
+                    });
+                }
+            },
+        };
+        let found = cards(&nvml);
+        // Only a host where all is well keeps the library open: after trouble the driver shows a card's return, or
+        // a first card, to a new start alone.
+        let well = found.as_ref().is_ok_and(|found| {
+            found.notes.is_empty()
+                && !found.devices.is_empty()
+                && found.devices.iter().all(|d| d.health.is_healthy())
+        });
+        if well {
+            self.nvml = Some(nvml)
+        } else {
+            retire(nvml)
+        }
+        found
+    }
+
+    fn read(&mut self) -> Vec<DeviceReading> {
+        if self.nvml.is_none() {
+            // A failure shows in the next look; readings only inform.
+            self.nvml = start(&self.library).ok().flatten();
+        }
+        let Some(nvml) = &self.nvml else {
+            return Vec::new();
+        };
+        let Ok(count) = nvml.device_count() else {
+            return Vec::new();
+        };
+        let mut readings = Vec::new();
+        for device in (0..count).filter_map(|index| nvml.device_by_index(index).ok()) {
+            let slices = slices(&device).unwrap_or_default();
+            if slices.is_empty() {
+                readings.extend(reading(&device));
+            } else {
+                readings.extend(slices.iter().filter_map(reading));
+            }
+        }
+        readings
+    }
+}
+
+/// Starts the library; `None` when it is not there.
+fn start(library: &OsStr) -> Result<Option<Nvml>, DeviceError> {
+    match Nvml::builder().lib_path(library).init() {
+        Ok(nvml) => Ok(Some(nvml)),
+        Err(NvmlError::LibloadingError(error)) if !is_there(library) => {
+            tracing::debug!(%error, "no nvml library");
+            Ok(None)
+        }
+        Err(error) => Err(DeviceError::Start {
+            library: library.to_string_lossy().into_owned(),
+            cause: error.to_string(),
+        }),
+    }
+}
+
+/// A path that exists and cannot be loaded is a broken driver; a bare name that the loader does not find is none.
+fn is_there(library: &OsStr) -> bool {
+    let path = Path::new(library);
+    path.components().count() > 1 && path.exists()
+}
+
+/// Shuts the library down. The wrapper panics when it lacks `nvmlShutdown`; then it stays loaded instead.
+fn retire(nvml: Nvml) {
+    if nvml.lib().nvmlShutdown.is_err() {
+        mem::forget(nvml);
+    }
+}
+
+fn cards(nvml: &Nvml) -> Result<Found, DeviceError> {
+    let count = nvml
+        .device_count()
+        .map_err(|error| failed("nvmlDeviceGetCount", &error))?;
+    let mut found = Found::default();
+    for index in 0..count {
+        // A card that fell off the bus has no UUID to ask; the inventory misses it by name.
+        match nvml.device_by_index(index) {
+            Ok(device) => card(&device, index, &mut found),
+            Err(error) => found
+                .notes
+                .push(format!("nvml: card {index} does not open: {error}")),
+        }
+    }
+    found.devices.sort_by(|a, b| a.uuid.cmp(&b.uuid));
+    Ok(found)
+}
+
+/// Adds the card, or its slices when it is cut.
+fn card(device: &Device<'_>, index: u32, found: &mut Found) {
+    match slices(device) {
+        None => match facts(device, DeviceKind::Gpu, Some(index)) {
+            Ok(facts) => found.devices.push(facts),
+            Err(error) => found.notes.push(format!("nvml: card {index} {error}")),
+        },
+        Some(slices) => {
+            if slices.is_empty() {
+                found.notes.push(format!(
+                    "nvml: card {index} is in MIG mode and has no slices"
+                ));
+            }
+            let bus = device
+                .pci_info()
+                .ok()
+                .and_then(|pci| clean::text(&pci.bus_id));
+            for slice in slices {
+                match facts(&slice, DeviceKind::Mig, None) {
+                    Ok(facts) => {
+                        let numa = bus.as_deref().and_then(numa_node);
+                        found.devices.push(DeviceFacts {
+                            bus: bus.clone(),
+                            numa,
+                            ..facts
+                        });
+                    }
+                    Err(error) => found
+                        .notes
+                        .push(format!("nvml: a slice of card {index} {error}")),
+                }
+            }
+        }
+    }
+}
+
+/// The MIG slices of a card that is cut, which then cannot be granted whole; `None` for a whole card.
+fn slices<'nvml>(device: &Device<'nvml>) -> Option<Vec<Device<'nvml>>> {
+    if device.mig_mode().ok()?.current != MIG_ENABLED {
+        return None;
+    }
+    let most = device.mig_device_count().unwrap_or(0);
+    Some(
+        (0..most)
+            .filter_map(|index| device.mig_device_by_index(index).ok())
+            .collect(),
+    )
+}
+
+fn facts(device: &Device<'_>, kind: DeviceKind, index: Option<u32>) -> Result<DeviceFacts, String> {
+    let raw = device
+        .uuid()
+        .map_err(|error| format!("has no uuid: {error}"))?;
+    let uuid = clean::uuid(&raw).ok_or("has a uuid that cannot be a name")?;
+    let mut health = DeviceHealth::Healthy;
+    let model = told(device.name(), "name", &mut health).and_then(|name| clean::text(&name));
+    let memory = told(device.memory_info(), "memory", &mut health);
+    let bus = told(device.pci_info(), "bus", &mut health).and_then(|pci| clean::text(&pci.bus_id));
+    // Asked because it touches the hardware: names and sizes of a card that fell off the bus may still be cached.
+    told(
+        device.temperature(TemperatureSensor::Gpu),
+        "temperature",
+        &mut health,
+    );
+    Ok(DeviceFacts {
+        uuid: DeviceUuid(uuid),
+        kind,
+        model: model.unwrap_or_default(),
+        vram_mib: memory.and_then(|memory| clean::vram_mib(memory.total)),
+        numa: bus.as_deref().and_then(numa_node),
+        bus,
+        index,
+        health,
+    })
+}
+
+/// An answer, or what its absence means for the card's health. The worst finding stays.
+fn told<T>(answer: Result<T, NvmlError>, what: &str, health: &mut DeviceHealth) -> Option<T> {
+    let error = match answer {
+        Ok(answer) => return Some(answer),
+        Err(error) => error,
+    };
+    let reason = format!("nvml {what}: {error}");
+    match grade(&error) {
+        Grade::Lacking => {}
+        Grade::Doubtful if health.is_healthy() => *health = DeviceHealth::Unknown { reason },
+        Grade::Doubtful => {}
+        Grade::Gone => *health = DeviceHealth::Lost { reason },
+    }
+    None
+}
+
+enum Grade {
+    /// The card or driver does not have it; nothing is wrong.
+    Lacking,
+    /// Nobody knows.
+    Doubtful,
+    /// The card cannot work.
+    Gone,
+}
+
+fn grade(error: &NvmlError) -> Grade {
+    match error {
+        NvmlError::GpuLost | NvmlError::ResetRequired => Grade::Gone,
+        NvmlError::NotSupported
+        | NvmlError::NoPermission
+        | NvmlError::NotFound
+        | NvmlError::NoData
+        | NvmlError::FunctionNotFound
+        | NvmlError::FailedToLoadSymbol(_)
+        | NvmlError::InvalidArg
+        | NvmlError::Utf8Error(_)
+        | NvmlError::UnexpectedVariant(_)
+        | NvmlError::IncorrectBits(_) => Grade::Lacking,
+        _ => Grade::Doubtful,
+    }
+}
+
+fn reading(device: &Device<'_>) -> Option<DeviceReading> {
+    let uuid = clean::uuid(&device.uuid().ok()?)?;
+    let memory = device.memory_info().ok();
+    Some(DeviceReading {
+        uuid: DeviceUuid(uuid),
+        busy_permille: device
+            .utilization_rates()
+            .ok()
+            .and_then(|busy| clean::permille(busy.gpu)),
+        vram_used_mib: memory.and_then(|m| clean::vram_used_mib(m.used, m.total)),
+        temperature_c: device
+            .temperature(TemperatureSensor::Gpu)
+            .ok()
+            .and_then(clean::temperature_c),
+        power_mw: device.power_usage().ok().and_then(clean::power_mw),
+    })
+}
+
+/// The NUMA node that the card hangs on, by the kernel's word: NVML's own call means the memory node of cards that
+/// are one themselves. NVML writes an 8-digit PCI domain in capitals, sysfs a 4-digit one in small letters.
+fn numa_node(bus: &str) -> Option<u32> {
+    let path = format!("/sys/bus/pci/devices/{}/numa_node", sysfs_bus(bus)?);
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn sysfs_bus(bus: &str) -> Option<String> {
+    let (domain, rest) = bus.split_once(':')?;
+    let domain = u32::from_str_radix(domain, 16).ok()?;
+    let fair = rest
+        .bytes()
+        .all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.'));
+    fair.then(|| format!("{domain:04x}:{}", rest.to_ascii_lowercase()))
+}
+
+fn failed(call: &'static str, error: &NvmlError) -> DeviceError {
+    DeviceError::Call {
+        call,
+        cause: error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! The real wrapper against a scripted library is tested in `chaos-tests/tests/nvml.rs`.
+    use super::*;
+
+    #[test]
+    fn a_host_without_the_library_has_no_devices_and_says_so() {
+        for absent in [
+            "libnvidia-ml-not-here.so.1",
+            "/nonexistent/libnvidia-ml.so.1",
+        ] {
+            let found = NvmlProvider::new(absent.into())
+                .discover()
+                .expect("not an error");
+            assert!(found.devices.is_empty());
+            assert!(found.notes[0].contains(absent), "{:?}", found.notes);
+            assert_eq!(inspect(absent.as_ref()), Ok(None));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_an_error_and_not_an_empty_host() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("libnvidia-ml.so.1");
+        fs::write(&path, "not an object file").expect("writable");
+        let error = NvmlProvider::new(path.clone().into())
+            .discover()
+            .expect_err("broken driver");
+        assert!(
+            error.to_string().contains(&path.display().to_string()),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn bus_addresses_are_written_as_sysfs_does() {
+        assert_eq!(sysfs_bus("00000000:3B:00.0"), Some("0000:3b:00.0".into()));
+        assert_eq!(sysfs_bus("0000:3b:00.0"), Some("0000:3b:00.0".into()));
+        for odd in ["", "3b", "zz:1", "0000:../../etc"] {
+            assert_eq!(sysfs_bus(odd), None, "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn a_configured_library_wins() {
+        assert_eq!(
+            library_path(Some(Path::new("/opt/lib.so"))),
+            OsString::from("/opt/lib.so")
+        );
+    }
+}

@@ -1,0 +1,318 @@
+//! Simulated devices from a text such as `8xH100:80GiB` or `4xA100:40GiB,1xfpga`: for the demo, labs, and tests of
+//! everything above the driver. UUIDs depend on the host's name and the ordinal alone, so that they are the same
+//! after a restart; readings depend on the device and on how often it was read. No clock, no randomness.
+
+use super::{DeviceError, DeviceProvider, Found};
+use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, DeviceReading};
+use rota_protocol::ids::DeviceUuid;
+use rota_protocol::limits::{HOST_DEVICES_MAX, NAME_BYTES_MAX};
+
+/// Memory of models that people write without a size, in MiB.
+const KNOWN_VRAM_MIB: [(&str, u64); 12] = [
+    ("b200", 180 << 10),
+    ("h200", 141 << 10),
+    ("h100", 80 << 10),
+    ("a100", 80 << 10),
+    ("l40s", 48 << 10),
+    ("a40", 48 << 10),
+    ("v100", 32 << 10),
+    ("l4", 24 << 10),
+    ("a10", 24 << 10),
+    ("rtx4090", 24 << 10),
+    ("t4", 16 << 10),
+    ("p100", 16 << 10),
+];
+
+/// First group of a simulated UUID, so that people can tell it from a real one.
+const UUID_MARK: u32 = 0x5151_0000;
+
+/// Why a description of simulated devices is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SimError {
+    /// One part is not `COUNTxMODEL[:SIZE]`.
+    #[error("`{part}` is not a count, `x` and a model, such as `8xH100:80GiB`")]
+    Form {
+        /// The part.
+        part: String,
+    },
+    /// The size cannot be read.
+    #[error("`{size}` in `{part}` is not a size in MiB, GiB or TiB")]
+    Size {
+        /// The size as written.
+        size: String,
+        /// The part it stands in.
+        part: String,
+    },
+    /// More devices than a host may have.
+    #[error("{count} devices are more than the {HOST_DEVICES_MAX} that one host may have")]
+    TooMany {
+        /// How many were asked for.
+        count: u64,
+    },
+}
+
+/// A provider of simulated devices.
+#[derive(Debug, Clone)]
+pub struct SimProvider {
+    devices: Vec<DeviceFacts>,
+    reads: u64,
+}
+
+impl SimProvider {
+    /// The devices of `description` for the host of this name.
+    ///
+    /// # Errors
+    /// When the description cannot be read; the message names the part.
+    pub fn new(description: &str, host_name: &str) -> Result<Self, SimError> {
+        let mut devices = Vec::new();
+        let (mut gpus, mut fpgas) = (0u32, 0u32);
+        for part in description
+            .split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+        {
+            let group = Group::parse(part)?;
+            let count = devices.len() as u64 + u64::from(group.count);
+            if count > HOST_DEVICES_MAX as u64 {
+                return Err(SimError::TooMany { count });
+            }
+            let ordinal = match group.kind {
+                DeviceKind::Fpga => &mut fpgas,
+                DeviceKind::Gpu | DeviceKind::Mig => &mut gpus,
+            };
+            for _ in 0..group.count {
+                devices.push(group.device(host_name, *ordinal));
+                *ordinal += 1;
+            }
+        }
+        devices.sort_by(|a, b| a.uuid.cmp(&b.uuid));
+        Ok(Self { devices, reads: 0 })
+    }
+}
+
+impl DeviceProvider for SimProvider {
+    fn name(&self) -> &str {
+        "sim"
+    }
+
+    fn discover(&mut self) -> Result<Found, DeviceError> {
+        Ok(Found {
+            devices: self.devices.clone(),
+            notes: Vec::new(),
+        })
+    }
+
+    fn read(&mut self) -> Vec<DeviceReading> {
+        self.reads = self.reads.wrapping_add(1);
+        self.devices
+            .iter()
+            .map(|device| reading(device, self.reads))
+            .collect()
+    }
+}
+
+/// One part of a description.
+struct Group {
+    count: u32,
+    kind: DeviceKind,
+    model: String,
+    vram_mib: Option<u64>,
+}
+
+impl Group {
+    fn parse(part: &str) -> Result<Self, SimError> {
+        let form = || SimError::Form {
+            part: part.to_owned(),
+        };
+        let (count, rest) = part.split_once(['x', 'X']).ok_or_else(form)?;
+        let count: u32 = count.trim().parse().map_err(|_| form())?;
+        let (model, size) = match rest.split_once(':') {
+            Some((model, size)) => (model.trim(), Some(size.trim())),
+            None => (rest.trim(), None),
+        };
+        let fair = |c: char| c.is_ascii_alphanumeric() || matches!(c, ' ' | '-' | '_' | '.');
+        if model.is_empty() || model.len() > NAME_BYTES_MAX / 2 || !model.chars().all(fair) {
+            return Err(form());
+        }
+        let vram_mib = match size {
+            None => known_vram_mib(model),
+            Some(size) => Some(size_mib(size).ok_or_else(|| SimError::Size {
+                size: size.to_owned(),
+                part: part.to_owned(),
+            })?),
+        };
+        let kind = if model.eq_ignore_ascii_case("fpga") {
+            DeviceKind::Fpga
+        } else {
+            DeviceKind::Gpu
+        };
+        Ok(Self {
+            count,
+            kind,
+            model: model.to_owned(),
+            vram_mib,
+        })
+    }
+
+    fn device(&self, host_name: &str, ordinal: u32) -> DeviceFacts {
+        let prefix = if self.kind == DeviceKind::Fpga {
+            "FPGA"
+        } else {
+            "GPU"
+        };
+        let name = fnv1a(host_name.as_bytes());
+        DeviceFacts {
+            uuid: DeviceUuid(format!(
+                "{prefix}-{UUID_MARK:08x}-{:04x}-{:04x}-{:04x}-{ordinal:012x}",
+                (name >> 32) & 0xffff,
+                (name >> 16) & 0xffff,
+                name & 0xffff,
+            )),
+            kind: self.kind,
+            model: format!("{} (simulated)", self.model),
+            vram_mib: self.vram_mib,
+            bus: Some(format!("0000:{:02x}:00.0", ordinal % 0x100)),
+            index: Some(ordinal),
+            numa: Some(ordinal / 4),
+            health: DeviceHealth::Healthy,
+        }
+    }
+}
+
+/// A plausible idle card: a little warm, a little restless, always the same at the same count.
+fn reading(device: &DeviceFacts, reads: u64) -> DeviceReading {
+    let own = fnv1a(device.uuid.0.as_bytes());
+    let sway = fnv1a(&(own ^ reads).to_le_bytes());
+    let small = |modulus: u64| u16::try_from(sway % modulus).unwrap_or(0);
+    DeviceReading {
+        uuid: device.uuid.clone(),
+        busy_permille: Some(small(21)),
+        vram_used_mib: device.vram_mib.map(|vram| (vram / 100).min(512)),
+        temperature_c: Some(31 + small(5)),
+        power_mw: Some(62_000 + u32::from(small(6_000))),
+    }
+}
+
+fn known_vram_mib(model: &str) -> Option<u64> {
+    KNOWN_VRAM_MIB
+        .iter()
+        .find(|(name, _)| model.eq_ignore_ascii_case(name))
+        .map(|(_, vram_mib)| *vram_mib)
+}
+
+fn size_mib(text: &str) -> Option<u64> {
+    let split = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at(split);
+    let number: u64 = number.parse().ok()?;
+    let mib = match unit.trim().to_ascii_lowercase().as_str() {
+        "mib" => number,
+        "gib" => number.checked_mul(1 << 10)?,
+        "tib" => number.checked_mul(1 << 20)?,
+        _ => return None,
+    };
+    super::clean::vram_mib(mib.checked_mul(1 << 20)?)
+}
+
+/// FNV-1a, 64 bits: the same in every build, which is all that is asked of it here.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn devices(description: &str, host: &str) -> Vec<DeviceFacts> {
+        let mut provider = SimProvider::new(description, host).expect("a fair description");
+        provider
+            .discover()
+            .expect("simulated devices always answer")
+            .devices
+    }
+
+    #[test]
+    fn a_list_becomes_devices_sorted_by_uuid() {
+        let all = devices("4xA100:40GiB, 1xfpga", "h1");
+        assert_eq!(all.len(), 5);
+        assert!(all.is_sorted_by(|a, b| a.uuid < b.uuid));
+        assert_eq!(all.iter().filter(|d| d.kind == DeviceKind::Fpga).count(), 1);
+        let gpu = all
+            .iter()
+            .find(|d| d.kind == DeviceKind::Gpu)
+            .expect("four of them");
+        assert_eq!(
+            (gpu.model.as_str(), gpu.vram_mib),
+            ("A100 (simulated)", Some(40 << 10))
+        );
+    }
+
+    #[test]
+    fn uuids_are_stable_and_differ_between_hosts() {
+        assert_eq!(
+            devices("8xH100", "h1"),
+            devices("8xH100:80GiB", "h1"),
+            "80 GiB is what an H100 has"
+        );
+        let both: BTreeSet<_> = devices("8xH100", "h1")
+            .into_iter()
+            .chain(devices("8xH100", "h2"))
+            .map(|d| d.uuid)
+            .collect();
+        assert_eq!(both.len(), 16);
+        let grown = devices("8xH100,2xL4", "h1");
+        for old in devices("8xH100", "h1") {
+            assert!(grown.contains(&old), "appending a group renames nothing");
+        }
+    }
+
+    #[test]
+    fn an_empty_description_has_no_devices() {
+        assert!(devices("", "h1").is_empty());
+        assert!(devices("0xH100", "h1").is_empty());
+    }
+
+    #[test]
+    fn odd_descriptions_are_refused_by_name() {
+        for bad in ["H100", "x", "8x", "-1xH100", "8xH1\n00", "1.5xH100"] {
+            let refused = SimProvider::new(bad, "h").expect_err(bad);
+            assert!(
+                matches!(refused, SimError::Form { .. }),
+                "{bad:?}: {refused}"
+            );
+        }
+        for bad in [
+            "1xH100:",
+            "1xH100:80",
+            "1xH100:80GB",
+            "1xH100:0GiB",
+            "1xH100:99999999999TiB",
+        ] {
+            let refused = SimProvider::new(bad, "h").expect_err(bad);
+            assert!(
+                matches!(refused, SimError::Size { .. }),
+                "{bad:?}: {refused}"
+            );
+        }
+        let many =
+            SimProvider::new("100xH100,100xH100", "h").expect_err("more than a host may have");
+        assert_eq!(many, SimError::TooMany { count: 200 });
+        assert!(SimProvider::new("4294967295xH100", "h").is_err());
+    }
+
+    #[test]
+    fn readings_repeat_and_stay_plausible() {
+        let mut one = SimProvider::new("2xH100", "h").expect("fair");
+        let mut two = one.clone();
+        for _ in 0..100 {
+            let readings = one.read();
+            assert_eq!(readings, two.read());
+            for reading in readings {
+                assert!(reading.busy_permille.is_some_and(|b| b <= 1_000));
+                assert!(reading.vram_used_mib.is_some_and(|used| used < 80 << 10));
+            }
+        }
+    }
+}
