@@ -310,6 +310,7 @@ fn grade(error: &NvmlError) -> Grade {
         | NvmlError::FailedToLoadSymbol(_)
         | NvmlError::InvalidArg
         | NvmlError::Utf8Error(_)
+        | NvmlError::InsufficientSize(_)
         | NvmlError::UnexpectedVariant(_)
         | NvmlError::IncorrectBits(_) => Grade::Lacking,
         _ => Grade::Doubtful,
