@@ -159,7 +159,10 @@ pub async fn read_frame<R: AsyncRead + Unpin>(
 ///
 /// # Errors
 /// Those of [`read_frame`], a frame of another kind, a malformed body.
-pub async fn read_message<R, T>(reader: &mut R, wanted: FrameKind) -> Result<Option<T>, FramingError>
+pub async fn read_message<R, T>(
+    reader: &mut R,
+    wanted: FrameKind,
+) -> Result<Option<T>, FramingError>
 where
     R: AsyncRead + Unpin,
     T: DeserializeOwned,

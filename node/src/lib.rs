@@ -3,3 +3,4 @@
 pub mod framing;
 
 pub mod devices;
+pub mod parse;

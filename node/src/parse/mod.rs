@@ -1,0 +1,28 @@
+//! The one parser: whatever a person writes about a job, whether as flags, in a spec file, in a script's header, over
+//! HTTP or on a web page, comes through here, so that the same text gives the same stored value everywhere.
+//!
+//! - [`amount`]: memory, CPUs, GPUs, counts; [`time`]: lengths of time; [`word`]: arrays, signals, states, job numbers;
+//! - [`key`]: what can be said of a job; [`draft`]: a job being put together, and its defaults;
+//! - [`fields`]: spec files (TOML) and JSON bodies; [`script`]: `#ROTA` lines and how a script is run.
+//!
+//! What this is not: it never asks the cluster. Whether an ask can be met is the server's answer. Every refusal is a
+//! [`rota_protocol::PublicError`] with the field at fault, the value, and a value that would be taken.
+
+pub mod amount;
+pub mod draft;
+pub mod fields;
+pub mod key;
+pub mod script;
+pub mod time;
+pub mod word;
+
+#[cfg(test)]
+mod tests;
+
+pub use amount::{cpus_milli, memory_mib};
+pub use draft::{Defaults, JobDraft};
+pub use fields::{draft_from_json, draft_from_toml};
+pub use key::{Key, Scalar, Value};
+pub use script::{Script, read_script};
+pub use time::duration_ms;
+pub use word::{JobRef, job_ref};
