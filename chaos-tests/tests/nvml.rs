@@ -241,7 +241,7 @@ async fn a_library_that_fails_to_start_leaves_a_host_that_works() {
     );
     driver.says(&Script {
         init: code::LIB_RM_VERSION_MISMATCH,
-        ..Script::default()
+        ..Script::of(cards(&["A"]))
     });
     let mut last = marks(&inventory.refresh().await);
     for _ in 0..10 {

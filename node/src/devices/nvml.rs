@@ -84,7 +84,9 @@ impl NvmlProvider {
 
 impl Drop for NvmlProvider {
     fn drop(&mut self) {
-        self.nvml.take().map(retire);
+        if let Some(nvml) = self.nvml.take() {
+            retire(nvml);
+        }
     }
 }
 
@@ -97,7 +99,9 @@ impl DeviceProvider for NvmlProvider {
         self.looks += 1;
         if self.looks > RESTART_LOOKS {
             self.looks = 0;
-            self.nvml.take().map(retire);
+            if let Some(nvml) = self.nvml.take() {
+                retire(nvml);
+            }
         }
         let nvml = match self.nvml.take() {
             Some(nvml) => nvml,

@@ -1,0 +1,228 @@
+//! All metrics of the agent: names, units, meaning, buckets, and the Prometheus text. What is not in [`ALL`] is not
+//! measured. Label values are words from fixed sets, device UUIDs and host names, never job ids or user texts: the
+//! number of series is bounded by the hardware (fault S25).
+
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use metrics_exporter_prometheus::{
+    BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Jobs by state. Label `state`.
+pub const JOBS: &str = "rota_jobs";
+/// Tasks that wait.
+pub const TASKS_PENDING: &str = "rota_tasks_pending";
+/// This host's GPUs. Label `state`: `free`, `granted`, `unknown`, `dirty`, `lost`.
+pub const GPUS: &str = "rota_gpus";
+/// Live attempts on this host.
+pub const ATTEMPTS_LIVE: &str = "rota_attempts_live";
+/// Attempts that ended on this host. Label `end`: `succeeded`, `failed`, `cancelled`, `lost`.
+pub const ATTEMPTS_ENDED: &str = "rota_attempts_ended_total";
+/// From the grant's apply to the task's process.
+pub const LAUNCH_SECONDS: &str = "rota_launch_seconds";
+
+/// 1 while this peer leads.
+pub const RAFT_LEADING: &str = "rota_raft_leading";
+/// The raft term.
+pub const RAFT_TERM: &str = "rota_raft_term";
+/// Last log index applied here.
+pub const RAFT_APPLIED: &str = "rota_raft_applied_index";
+/// Times that this peer saw the leader change.
+pub const LEADER_CHANGES: &str = "rota_leader_changes_total";
+/// From a proposal to its outcome. Label `result`: `ok`, `refused`, `timeout`, `busy`.
+pub const PROPOSE_SECONDS: &str = "rota_propose_seconds";
+/// One durable write of the log.
+pub const LOG_SYNC_SECONDS: &str = "rota_log_sync_seconds";
+/// One planner round on the leader.
+pub const PLAN_SECONDS: &str = "rota_plan_seconds";
+/// Moves of plans. Label `result`: `accepted`, `refused`.
+pub const PLAN_MOVES: &str = "rota_plan_moves_total";
+
+/// Lease renewals of this host. Label `result`: `ok`, `failed`.
+pub const LEASE_RENEWALS: &str = "rota_lease_renewals_total";
+/// Time until this host's lease ends.
+pub const LEASE_REMAINING_SECONDS: &str = "rota_lease_remaining_seconds";
+/// Members seen by gossip. Label `state`: `alive`, `suspect`, `down`.
+pub const GOSSIP_MEMBERS: &str = "rota_gossip_members";
+/// Requests of clients. Labels `request` (a fixed word) and `result`: `ok`, `refused`.
+pub const API_SECONDS: &str = "rota_api_request_seconds";
+
+/// Busy share of a device's compute units, 0 to 1. Label `uuid`.
+pub const DEVICE_BUSY: &str = "rota_device_busy_ratio";
+/// Memory in use on a device. Label `uuid`.
+pub const DEVICE_MEMORY_USED: &str = "rota_device_memory_used_bytes";
+/// A device's temperature. Label `uuid`.
+pub const DEVICE_TEMPERATURE: &str = "rota_device_temperature_celsius";
+/// A device's power draw. Label `uuid`.
+pub const DEVICE_POWER: &str = "rota_device_power_watts";
+/// Threads that hang in device drivers.
+pub const PROBES_STUCK: &str = "rota_device_probes_stuck";
+
+/// Laws of the replicated state found broken here; must stay 0. Label `law`.
+pub const VIOLATIONS: &str = "rota_invariant_violations_total";
+/// This build. Label `version`; always 1.
+pub const BUILD_INFO: &str = "rota_build_info";
+
+/// What a metric is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Counts by buckets.
+    Histogram,
+}
+
+/// One metric.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// Its unit.
+    pub unit: Unit,
+    /// One sentence for a person.
+    pub help: &'static str,
+}
+
+const fn metric(name: &'static str, kind: Kind, unit: Unit, help: &'static str) -> Metric {
+    Metric { name, kind, unit, help }
+}
+
+/// Every metric.
+pub const ALL: [Metric; 26] = [
+    metric(JOBS, Kind::Gauge, Unit::Count, "Jobs by state"),
+    metric(TASKS_PENDING, Kind::Gauge, Unit::Count, "Tasks that wait"),
+    metric(GPUS, Kind::Gauge, Unit::Count, "GPUs of this host by state"),
+    metric(ATTEMPTS_LIVE, Kind::Gauge, Unit::Count, "Live attempts on this host"),
+    metric(ATTEMPTS_ENDED, Kind::Counter, Unit::Count, "Attempts that ended on this host"),
+    metric(LAUNCH_SECONDS, Kind::Histogram, Unit::Seconds, "From a grant to the task's process"),
+    metric(RAFT_LEADING, Kind::Gauge, Unit::Count, "1 while this peer leads"),
+    metric(RAFT_TERM, Kind::Gauge, Unit::Count, "The raft term"),
+    metric(RAFT_APPLIED, Kind::Gauge, Unit::Count, "Last log index applied here"),
+    metric(LEADER_CHANGES, Kind::Counter, Unit::Count, "Changes of the leader seen here"),
+    metric(PROPOSE_SECONDS, Kind::Histogram, Unit::Seconds, "From a proposal to its outcome"),
+    metric(LOG_SYNC_SECONDS, Kind::Histogram, Unit::Seconds, "One durable write of the log"),
+    metric(PLAN_SECONDS, Kind::Histogram, Unit::Seconds, "One planner round"),
+    metric(PLAN_MOVES, Kind::Counter, Unit::Count, "Moves of plans by result"),
+    metric(LEASE_RENEWALS, Kind::Counter, Unit::Count, "Lease renewals by result"),
+    metric(LEASE_REMAINING_SECONDS, Kind::Gauge, Unit::Seconds, "Time until the lease ends"),
+    metric(GOSSIP_MEMBERS, Kind::Gauge, Unit::Count, "Members seen by gossip"),
+    metric(API_SECONDS, Kind::Histogram, Unit::Seconds, "Requests of clients"),
+    metric(DEVICE_BUSY, Kind::Gauge, Unit::Count, "Busy share of a device, 0 to 1"),
+    metric(DEVICE_MEMORY_USED, Kind::Gauge, Unit::Bytes, "Memory in use on a device"),
+    metric(DEVICE_TEMPERATURE, Kind::Gauge, Unit::Count, "Temperature of a device in Celsius"),
+    metric(DEVICE_POWER, Kind::Gauge, Unit::Count, "Power draw of a device in watts"),
+    metric(PROBES_STUCK, Kind::Gauge, Unit::Count, "Threads that hang in device drivers"),
+    metric(VIOLATIONS, Kind::Counter, Unit::Count, "Broken laws of the state; must stay 0"),
+    metric(BUILD_INFO, Kind::Gauge, Unit::Count, "This build; always 1"),
+    metric(crate::http::REQUESTS, Kind::Counter, Unit::Count, "HTTP requests by route and status"),
+];
+
+/// Bounds of all histograms, in seconds: from a fast disk's sync to a lease.
+const BUCKETS_SECONDS: [f64; 16] = [
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    5.0, 15.0,
+];
+/// How often recorded histogram samples are folded; without it they pile up.
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// The recorded metrics.
+#[derive(Clone)]
+pub struct Meters {
+    handle: PrometheusHandle,
+}
+
+impl Meters {
+    /// Installs the process's recorder on first use; later calls give the same one.
+    ///
+    /// # Errors
+    /// When another recorder is already installed.
+    pub fn install() -> Result<Self, BuildError> {
+        static INSTALLED: OnceLock<Meters> = OnceLock::new();
+        if let Some(meters) = INSTALLED.get() {
+            return Ok(meters.clone());
+        }
+        let handle = builder()?.install_recorder()?;
+        describe_all();
+        Ok(INSTALLED.get_or_init(|| Self { handle }).clone())
+    }
+
+    /// A recorder of its own, not installed: for tests, with `metrics::with_local_recorder`.
+    ///
+    /// # Errors
+    /// When the buckets are refused.
+    pub fn local() -> Result<(PrometheusRecorder, Self), BuildError> {
+        let recorder = builder()?.build_recorder();
+        metrics::with_local_recorder(&recorder, describe_all);
+        let handle = recorder.handle();
+        Ok((recorder, Self { handle }))
+    }
+
+    /// Prometheus' text format.
+    #[must_use]
+    pub fn render(&self) -> String {
+        self.handle.render()
+    }
+
+    /// Folds histogram samples now and then, for as long as it is polled.
+    pub async fn upkeep(self) {
+        let mut every = tokio::time::interval(UPKEEP_EVERY);
+        every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            every.tick().await;
+            self.handle.run_upkeep();
+        }
+    }
+}
+
+fn builder() -> Result<PrometheusBuilder, BuildError> {
+    PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS_SECONDS)
+}
+
+fn describe_all() {
+    for Metric { name, kind, unit, help } in ALL {
+        match kind {
+            Kind::Counter => describe_counter!(name, unit, help),
+            Kind::Gauge => describe_gauge!(name, unit, help),
+            Kind::Histogram => describe_histogram!(name, unit, help),
+        }
+    }
+    metrics::gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_follow_prometheus_and_are_unique() {
+        let names: BTreeSet<&str> = ALL.iter().map(|m| m.name).collect();
+        assert_eq!(names.len(), ALL.len());
+        for Metric { name, kind, .. } in ALL {
+            assert!(name.starts_with("rota_"), "{name}");
+            assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
+            assert!(kind != Kind::Histogram || name.ends_with("_seconds"), "{name} has no buckets");
+        }
+    }
+
+    #[test]
+    fn histograms_have_buckets_and_hostile_labels_stay_on_their_line() {
+        let (recorder, meters) = Meters::local().expect("fair buckets");
+        metrics::with_local_recorder(&recorder, || {
+            metrics::histogram!(PROPOSE_SECONDS, "result" => "ok").record(0.003);
+            metrics::gauge!(DEVICE_BUSY, "uuid" => "a\"b\nrota_fake 1").set(0.5);
+        });
+        let text = meters.render();
+        assert!(text.contains("rota_propose_seconds_bucket{result=\"ok\",le=\"0.005\"} 1"), "{text}");
+        assert!(text.contains("rota_propose_seconds_bucket{result=\"ok\",le=\"0.0025\"} 0"), "{text}");
+        assert!(text.contains("# TYPE rota_propose_seconds histogram"), "{text}");
+        assert!(!text.lines().any(|line| line.starts_with("rota_fake")), "{text}");
+        assert!(text.contains("rota_build_info{version="), "{text}");
+    }
+}
