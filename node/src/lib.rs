@@ -3,4 +3,7 @@
 pub mod framing;
 
 pub mod devices;
+pub mod http;
+pub mod meters;
+pub mod notify;
 pub mod parse;
