@@ -6,4 +6,5 @@ pub mod devices;
 pub mod http;
 pub mod meters;
 pub mod notify;
+pub mod client;
 pub mod parse;
