@@ -7,7 +7,7 @@
 use crate::command::TokenUse;
 use crate::error::PublicError;
 use crate::ids::{HostId, JobId, RequestId, Token};
-use crate::job::{JobSpec, JobState};
+use crate::job::{Actor, JobSpec, JobState};
 use crate::view::{ClusterView, DeviceRow, DoctorRow, HostRow, JobRow, JobView, WhyView};
 use serde::{Deserialize, Serialize};
 
@@ -182,6 +182,8 @@ pub enum ApiRequest {
         /// Wait until this log index is applied.
         at_least: u64,
     },
+    /// Who the caller is to the cluster, and its newest job.
+    Me,
 }
 
 /// What can be answered.
@@ -246,6 +248,13 @@ pub enum ApiReply {
         full: u64,
         /// The peer that answers.
         host: HostId,
+    },
+    /// The caller.
+    Me {
+        /// As whom the caller acts.
+        actor: Actor,
+        /// The newest job that this user submitted and that is still known.
+        last: Option<JobId>,
     },
 }
 

@@ -220,7 +220,11 @@ fn is_read(request: &ApiRequest) -> bool {
     )
 }
 
-/// A request that may be sent again after its answer was lost: everything that reads or has a request id.
+/// A request that may be sent again after its answer was lost: everything that reads or has a request id. A token's
+/// secret is drawn anew by each call, and only the first one would be stored.
 fn is_repeatable(request: &ApiRequest) -> bool {
-    !matches!(request, ApiRequest::Signal { .. })
+    !matches!(
+        request,
+        ApiRequest::Signal { .. } | ApiRequest::MintToken { .. }
+    )
 }
