@@ -1,0 +1,49 @@
+//! AdmitHost: uses up a join token and hands out a host id. A refusal leaves the token as it was.
+
+use super::{Answer, Step, check_addr, check_host_name, create_cluster};
+use crate::state::State;
+use crate::state::host::HostLife;
+use rota_protocol::command::{Outcome, SecretHash, TokenUse};
+use rota_protocol::{ErrorCode, PublicError};
+
+/// Most hosts of one cluster: the product is built for thousands, ids beyond this are a loop somewhere.
+const HOSTS_MAX: usize = 20_000;
+
+pub(super) fn apply(
+    state: &mut State,
+    step: &mut Step,
+    token: &SecretHash,
+    host_name: &str,
+    addr: &str,
+) -> Answer {
+    check_host_name(host_name)?;
+    check_addr(addr)?;
+    let wanted = match state.tokens.live(token, step.now_ms).map(|t| &t.usage) {
+        Some(TokenUse::Join { host_name }) => host_name.as_deref(),
+        Some(TokenUse::User { .. }) | None => {
+            let message = "the join token is unknown, used up or expired";
+            return Err(PublicError::new(ErrorCode::Unauthenticated, message));
+        }
+    };
+    if wanted.is_some_and(|wanted| wanted != host_name) {
+        let message = format!("the token is for another host than '{host_name}'");
+        return Err(PublicError::new(ErrorCode::Forbidden, message));
+    }
+    // A name may come again only when its old bearer is gone or never came up.
+    let taken = state
+        .hosts()
+        .find(|h| h.name == host_name && h.life == HostLife::Up);
+    if let Some(other) = taken {
+        let message = format!("host {} is up under the name '{host_name}'", other.id);
+        return Err(PublicError::new(ErrorCode::Conflict, message));
+    }
+    if state.hosts.len() >= HOSTS_MAX {
+        return Err(PublicError::new(
+            ErrorCode::TooLarge,
+            format!("{HOSTS_MAX} hosts are the most"),
+        ));
+    }
+    state.tokens.remove(token);
+    let host = create_cluster::admit(state, step, host_name, addr);
+    Ok(Outcome::HostAdmitted { host })
+}

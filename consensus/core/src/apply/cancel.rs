@@ -1,0 +1,93 @@
+//! Cancel: ends a job, or one index of it, in whatever state it is. What waits is gone at once; what lives is asked
+//! to end and keeps its devices until its host proves it gone. Cancelling again changes nothing.
+//!
+//! A task whose end was asked is cancelled whatever its process then reports, exit 0 included.
+
+use super::{Answer, Event, Step, end, no_job};
+use crate::state::State;
+use rota_protocol::command::Outcome;
+use rota_protocol::job::{Actor, AttemptState, EndReason, Role};
+use rota_protocol::{ErrorCode, JobId, PublicError, Token};
+
+pub(super) fn apply(
+    state: &mut State,
+    step: &mut Step,
+    actor: &Actor,
+    id: JobId,
+    index: Option<u32>,
+) -> Answer {
+    // Another tenant's job is answered exactly like one that does not exist.
+    let may_see = |tenant: &str| actor.role >= Role::Operator || tenant == actor.tenant;
+    let Some(job) = state.job(id).filter(|job| may_see(&job.tenant)) else {
+        return Err(no_job(id));
+    };
+    let ordinal = match index {
+        None => None,
+        Some(index) => match job.ordinal(index) {
+            None => {
+                let message = format!("job {id} has no index {index}");
+                return Err(PublicError::new(ErrorCode::NotFound, message));
+            }
+            Some(_) if job.spec.array.is_none() => None,
+            Some(ordinal) => Some(ordinal),
+        },
+    };
+    if job.state.is_terminal() {
+        return Ok(Outcome::Cancelling { live: 0 });
+    }
+    let tokens: Vec<Token> = match ordinal {
+        None => state.attempts_of(id).map(|a| a.token).collect(),
+        Some(ordinal) => state
+            .attempt_of(job.task(ordinal))
+            .map(|a| a.token)
+            .into_iter()
+            .collect(),
+    };
+    let changed = state.jobs.update(id, step.now_ms, |job| match ordinal {
+        None => {
+            let changed = !job.cancel_asked;
+            job.cancel_asked = true;
+            job.pending.drain_into(&mut job.cancelled);
+            changed
+        }
+        Some(ordinal) => {
+            let waited = job.pending.remove(ordinal);
+            if waited {
+                job.cancelled.insert(ordinal);
+            }
+            waited
+        }
+    });
+    if changed.is_some_and(|(changed, _)| changed) {
+        step.note(Event::JobChanged(id));
+        // Whoever waited behind it may be first now.
+        step.plan_needed = true;
+    }
+    for token in &tokens {
+        ask_end(state, step, *token, EndReason::Cancel);
+    }
+    Ok(Outcome::Cancelling {
+        live: u32::try_from(tokens.len()).unwrap_or(u32::MAX),
+    })
+}
+
+/// Asks a host to end an attempt. A cancel overrides a preemption; the first cancel stands.
+fn ask_end(state: &mut State, step: &mut Step, token: Token, reason: EndReason) {
+    let Some(attempt) = state.attempts.get_mut(token) else {
+        return;
+    };
+    if attempt.end_reason == Some(EndReason::Cancel) {
+        return;
+    }
+    attempt.end_reason = Some(reason);
+    let (host, job) = (attempt.host, attempt.task.job);
+    end::advance(state, token, AttemptState::Ending);
+    if state.faults.free_on_cancel {
+        if let Some(attempt) = state.attempts.get(token) {
+            state.hosts.release(attempt);
+            step.plan_needed = true;
+        }
+    }
+    step.note(Event::EndAsked { host, token });
+    step.note(Event::JobChanged(job));
+}

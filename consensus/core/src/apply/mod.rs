@@ -1,0 +1,269 @@
+//! One log entry applied to the state. Here are only the frame (clock, request ids, roles, hash chain) and the
+//! `match`; what a command does is in the file of its name.
+#![deny(clippy::float_arithmetic)]
+
+mod admit_host;
+mod cancel;
+mod commit_plan;
+mod create_cluster;
+mod drain;
+mod end;
+mod expire;
+mod mint_token;
+mod register_host;
+mod report;
+mod submit;
+mod undrain;
+
+use crate::hash::Digest;
+use crate::state::State;
+use rota_protocol::command::{Command, Entry, LOG_FORMAT, Outcome, Proposal, least_role};
+use rota_protocol::job::{Actor, Role};
+use rota_protocol::limits::REASON_BYTES_MAX;
+use rota_protocol::{ErrorCode, HostId, JobId, PublicError, RequestId, Token, codec};
+use serde::Serialize;
+
+/// What one entry did: one outcome for each proposal, in order, and what watchers want to know.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Applied {
+    /// One for each proposal.
+    pub outcomes: Vec<Outcome>,
+    /// In the order in which things happened.
+    pub events: Vec<Event>,
+}
+
+/// Something changed that a watcher may act on. Events are hints: whoever missed some reads the state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub enum Event {
+    /// A host is to start an attempt.
+    Granted {
+        /// Which host.
+        host: HostId,
+        /// The attempt.
+        token: Token,
+    },
+    /// A host is to end an attempt; why is in the attempt.
+    EndAsked {
+        /// Which host.
+        host: HostId,
+        /// The attempt.
+        token: Token,
+    },
+    /// An attempt's end is in the log: whoever keeps its record may let go.
+    AttemptEnded {
+        /// Its host.
+        host: HostId,
+        /// The attempt.
+        token: Token,
+        /// Its job.
+        job: JobId,
+    },
+    /// A job's row is not what it was.
+    JobChanged(JobId),
+    /// A host's row is not what it was.
+    HostChanged(HostId),
+    /// Capacity or the queue changed: planning may find something now. At most once for each entry, and last.
+    PlanNeeded,
+}
+
+/// What a command sees besides the state, and where it notes what happened.
+pub(crate) struct Step {
+    index: u64,
+    now_ms: u64,
+    /// Grants made by this entry so far: the ordinal of the next token.
+    grants: u32,
+    events: Vec<Event>,
+    plan_needed: bool,
+}
+
+impl Step {
+    fn note(&mut self, event: Event) {
+        if self.events.last() != Some(&event) {
+            self.events.push(event);
+        }
+    }
+}
+
+/// A command's result: its outcome, or why nothing changed.
+type Answer = Result<Outcome, PublicError>;
+
+impl State {
+    /// Applies one log entry. Total: it never panics and gives exactly one outcome for each proposal.
+    ///
+    /// An entry of a newer format than this build reads, or at an index that was applied already, is refused whole
+    /// and changes nothing: the caller must check the format before and stop rather than come here.
+    pub fn apply(&mut self, index: u64, entry: &Entry) -> Applied {
+        if let Some(refusal) = self.refuse_entry(index, entry) {
+            return Applied {
+                outcomes: vec![Outcome::Refused(refusal); entry.proposals.len()],
+                events: Vec::new(),
+            };
+        }
+        self.meta.applied_index = index;
+        self.meta.clock_ms = self.meta.clock_ms.max(entry.at_ms);
+        let mut step = Step {
+            index,
+            now_ms: self.meta.clock_ms,
+            grants: 0,
+            events: Vec::new(),
+            plan_needed: false,
+        };
+        let mut outcomes = Vec::with_capacity(entry.proposals.len());
+        for proposal in &entry.proposals {
+            outcomes.push(propose(self, &mut step, proposal));
+        }
+        if step.plan_needed {
+            step.events.push(Event::PlanNeeded);
+        }
+        self.chain(&outcomes, &step.events);
+        Applied {
+            outcomes,
+            events: step.events,
+        }
+    }
+
+    /// Notes a log entry without proposals (blank, membership).
+    pub fn skip(&mut self, index: u64) {
+        if index > self.meta.applied_index {
+            self.meta.applied_index = index;
+            self.chain(&[], &[]);
+        }
+    }
+
+    fn refuse_entry(&self, index: u64, entry: &Entry) -> Option<PublicError> {
+        if entry.format > LOG_FORMAT {
+            let message = format!("log format {} is newer than {LOG_FORMAT}", entry.format);
+            return Some(PublicError::new(ErrorCode::Version, message));
+        }
+        if index <= self.meta.applied_index {
+            let message = format!("index {index} was applied before");
+            return Some(PublicError::new(ErrorCode::Internal, message));
+        }
+        None
+    }
+
+    /// Extends the rolling hash: previous value, index, clock, outcomes, events.
+    fn chain(&mut self, outcomes: &[Outcome], events: &[Event]) {
+        let mut digest = Digest::new(self.meta.rolling_hash);
+        digest.write_u64(self.meta.applied_index);
+        digest.write_u64(self.meta.clock_ms);
+        // Encoding cannot fail for these types; if it ever did, all replicas would mix in the same empty bytes.
+        digest.write(&codec::encode(&outcomes).unwrap_or_default());
+        digest.write(&codec::encode(&events).unwrap_or_default());
+        self.meta.rolling_hash = digest.finish();
+    }
+}
+
+/// One proposal: known request ids first, then the command, then remembering the answer.
+fn propose(state: &mut State, step: &mut Step, proposal: &Proposal) -> Outcome {
+    let named = proposal.request != RequestId::NONE && !state.faults.skip_dedup;
+    state.dedup.sweep(step.now_ms);
+    if named {
+        if let Some(outcome) = state.dedup.answer(proposal.request, &proposal.actor) {
+            return outcome;
+        }
+        if state.dedup.is_full() {
+            let busy = PublicError::new(ErrorCode::Busy, "too many requests within a day");
+            return Outcome::Refused(busy.retry_after(60_000));
+        }
+    }
+    let outcome =
+        command(state, step, &proposal.actor, &proposal.command).unwrap_or_else(Outcome::Refused);
+    if named {
+        state
+            .dedup
+            .remember(proposal.request, &proposal.actor, &outcome, step.now_ms);
+    }
+    outcome
+}
+
+/// Rights, then the `match`.
+fn command(state: &mut State, step: &mut Step, actor: &Actor, command: &Command) -> Answer {
+    let least = least_role(command);
+    if actor.role < least {
+        let message = format!(
+            "needs the role {}, yours is {}",
+            role_name(least),
+            role_name(actor.role)
+        );
+        return Err(PublicError::new(ErrorCode::Forbidden, message));
+    }
+    if state.cluster().is_none() && !matches!(command, Command::CreateCluster { .. }) {
+        return Err(PublicError::new(
+            ErrorCode::Conflict,
+            "the cluster is not created yet",
+        ));
+    }
+    match command {
+        Command::CreateCluster {
+            cluster,
+            name,
+            host_name,
+            addr,
+        } => create_cluster::apply(state, step, *cluster, name, host_name, addr),
+        Command::AdmitHost {
+            token,
+            host_name,
+            addr,
+        } => admit_host::apply(state, step, token, host_name, addr),
+        Command::RegisterHost { host, registration } => {
+            register_host::apply(state, step, *host, registration)
+        }
+        Command::DrainHost { host, reason } => drain::apply(state, step, *host, reason),
+        Command::UndrainHost { host } => undrain::apply(state, step, *host),
+        Command::MintToken {
+            token,
+            usage,
+            expires_at_ms,
+        } => mint_token::apply(state, step, token, usage, *expires_at_ms),
+        Command::Submit { spec } => submit::apply(state, step, actor, spec),
+        Command::Cancel { job, index } => cancel::apply(state, step, actor, *job, *index),
+        Command::CommitPlan { plan } => commit_plan::apply(state, step, plan),
+        Command::Report { host, reports } => report::apply(state, step, *host, reports),
+        Command::Expire { host, epoch } => expire::apply(state, step, *host, *epoch),
+    }
+}
+
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Viewer => "viewer",
+        Role::Submitter => "submitter",
+        Role::Operator => "operator",
+        Role::Admin => "admin",
+    }
+}
+
+fn no_host(host: HostId) -> PublicError {
+    PublicError::new(ErrorCode::NotFound, format!("no host {host}"))
+}
+
+fn no_job(job: JobId) -> PublicError {
+    PublicError::new(ErrorCode::NotFound, format!("no job {job}"))
+}
+
+/// Cuts a text to what state keeps, at a character's border.
+fn cut(text: &str) -> String {
+    let mut end = text.len().min(REASON_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+/// Checks an address hint: bounded, not empty.
+fn check_addr(addr: &str) -> Result<(), PublicError> {
+    crate::spec::check_name("addr", addr)?;
+    if addr.is_empty() {
+        return Err(PublicError::invalid("addr", "is empty", "10.0.0.7:4600"));
+    }
+    Ok(())
+}
+
+/// Checks a host's name: bounded, not empty.
+fn check_host_name(name: &str) -> Result<(), PublicError> {
+    crate::spec::check_name("host_name", name)?;
+    if name.is_empty() {
+        return Err(PublicError::invalid("host_name", "is empty", "gpu-7"));
+    }
+    Ok(())
+}

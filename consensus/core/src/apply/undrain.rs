@@ -1,0 +1,18 @@
+//! UndrainHost: ends a drain, or a suspension after failed launches. Doing it twice is the same as once.
+
+use super::{Answer, Event, Step, no_host};
+use crate::state::State;
+use rota_protocol::HostId;
+use rota_protocol::command::Outcome;
+
+pub(super) fn apply(state: &mut State, step: &mut Step, id: HostId) -> Answer {
+    let Some(host) = state.hosts.get_mut(id) else {
+        return Err(no_host(id));
+    };
+    let drained = host.drain.take().is_some();
+    if host.clear_launch_failures() || drained {
+        step.note(Event::HostChanged(id));
+        step.plan_needed = true;
+    }
+    Ok(Outcome::Done)
+}

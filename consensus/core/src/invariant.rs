@@ -1,0 +1,329 @@
+//! The laws that hold at every log index, one variant and one sentence each. Checked after every step in simulation
+//! and whenever a snapshot is loaded; costs a walk over the whole state.
+
+use crate::state::State;
+use crate::state::attempt::Attempt;
+use crate::state::host::{Host, HostLife, Used};
+use crate::state::job::Job;
+use rota_protocol::job::{AttemptState, JobState};
+use rota_protocol::{DeviceUuid, HostId, JobId, Token};
+use std::collections::BTreeMap;
+
+/// A law that is broken, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// I1: no task has two live attempts.
+    #[error("task of job {job} has two live attempts, {first} and {second}")]
+    TwoAttempts {
+        /// Whose.
+        job: JobId,
+        /// One.
+        first: Token,
+        /// The other.
+        second: Token,
+    },
+    /// I2: no device is granted twice, on whatever hosts.
+    #[error("device {device} is held by {first} and by {second}")]
+    DeviceTwice {
+        /// Which.
+        device: DeviceUuid,
+        /// One.
+        first: Token,
+        /// The other.
+        second: Token,
+    },
+    /// I2: what a host counts as used is exactly what its live attempts hold.
+    #[error("host {host} counts {counted:?} as used, its attempts hold {held:?}")]
+    UsedDiffers {
+        /// Where.
+        host: HostId,
+        /// As counted.
+        counted: Box<Used>,
+        /// As summed up.
+        held: Box<Used>,
+    },
+    /// I2: every device held is known to the host that holds it.
+    #[error("attempt {token} holds {device}, which host {host} does not know")]
+    UnknownDevice {
+        /// Whose.
+        token: Token,
+        /// Which.
+        device: DeviceUuid,
+        /// Where.
+        host: HostId,
+    },
+    /// I2: one UUID may be offered by one host only.
+    #[error("device {device} is offered by hosts {first} and {second}")]
+    OfferedTwice {
+        /// Which.
+        device: DeviceUuid,
+        /// One.
+        first: HostId,
+        /// The other.
+        second: HostId,
+    },
+    /// A live attempt belongs to the present epoch of a host whose lease holds.
+    #[error("attempt {token} lives on host {host}, which is gone or of another epoch")]
+    DeadHost {
+        /// Which.
+        token: Token,
+        /// Where.
+        host: HostId,
+    },
+    /// A live attempt belongs to a job that is not terminal and a task of it that is nowhere else.
+    #[error("attempt {token} belongs to job {job}, where its task is not live")]
+    StrayAttempt {
+        /// Which.
+        token: Token,
+        /// Whose.
+        job: JobId,
+    },
+    /// I5: an attempt is `Ending` exactly if its end was asked, and started if it is `Running`.
+    #[error("attempt {token} is {state:?} against its own record")]
+    AttemptState {
+        /// Which.
+        token: Token,
+        /// As stored.
+        state: AttemptState,
+    },
+    /// I3: each task of a job is in exactly one place, and the counts add up to the job's tasks.
+    #[error("job {job}: its tasks do not add up")]
+    TasksDiffer {
+        /// Which.
+        job: JobId,
+    },
+    /// A job's state is the one that follows from its tasks.
+    #[error("job {job} is {state}, its tasks say {should}")]
+    JobState {
+        /// Which.
+        job: JobId,
+        /// As stored.
+        state: JobState,
+        /// As derived.
+        should: JobState,
+    },
+    /// I6: a terminal job holds nothing, waits for nothing and has an end date; others have none.
+    #[error("job {job} is {state} and still open, or the reverse")]
+    TerminalHolds {
+        /// Which.
+        job: JobId,
+        /// As stored.
+        state: JobState,
+    },
+    /// I14: what tenants are charged is what hosts lent.
+    #[error("tenants are charged {charged} card-ms, hosts lent {lent}")]
+    MeterDiffers {
+        /// By tenants.
+        charged: u64,
+        /// By hosts.
+        lent: u64,
+    },
+    /// Every index equals its rebuild from the rows.
+    #[error("the index of {0} is not its rebuild")]
+    Index(&'static str),
+    /// I4: the queue of request ids and their answers name the same ids, in order of time.
+    #[error("the request ids and their queue disagree")]
+    Dedup,
+    /// Numbers handed out lie below the counters.
+    #[error("{what} {number} was never handed out")]
+    Number {
+        /// Of what.
+        what: &'static str,
+        /// Which.
+        number: u64,
+    },
+}
+
+/// Every law that is broken; empty if all hold.
+#[must_use]
+pub fn check(state: &State) -> Vec<Violation> {
+    let mut broken = Vec::new();
+    attempts(state, &mut broken);
+    for host in state.hosts() {
+        used(state, host, &mut broken);
+    }
+    offers(state, &mut broken);
+    for job in state.jobs() {
+        tasks(state, job, &mut broken);
+    }
+    metering(state, &mut broken);
+    indexes(state, &mut broken);
+    if !state.dedup.is_sound() {
+        broken.push(Violation::Dedup);
+    }
+    broken
+}
+
+fn attempts(state: &State, broken: &mut Vec<Violation>) {
+    let mut by_task = BTreeMap::new();
+    let mut by_device: BTreeMap<&DeviceUuid, Token> = BTreeMap::new();
+    for attempt in state.attempts() {
+        let token = attempt.token;
+        if let Some(first) = by_task.insert(attempt.task, token) {
+            let job = attempt.task.job;
+            broken.push(Violation::TwoAttempts {
+                job,
+                first,
+                second: token,
+            });
+        }
+        for device in &attempt.devices {
+            if let Some(first) = by_device.insert(device, token) {
+                let device = device.clone();
+                broken.push(Violation::DeviceTwice {
+                    device,
+                    first,
+                    second: token,
+                });
+            }
+        }
+        attempt_alone(state, attempt, broken);
+    }
+}
+
+fn attempt_alone(state: &State, attempt: &Attempt, broken: &mut Vec<Violation>) {
+    let (token, host, job) = (attempt.token, attempt.host, attempt.task.job);
+    match state.host(host) {
+        Some(h) if h.life == HostLife::Up && h.epoch == attempt.epoch => {
+            for device in attempt.devices.iter().filter(|d| h.device(d).is_none()) {
+                let device = device.clone();
+                broken.push(Violation::UnknownDevice {
+                    token,
+                    device,
+                    host,
+                });
+            }
+        }
+        _ => broken.push(Violation::DeadHost { token, host }),
+    }
+    let is_live = state.job(job).is_some_and(|j| {
+        let ordinal = j.ordinal(attempt.task.index);
+        !j.state.is_terminal() && ordinal.is_some_and(|o| places(j, o) == 0)
+    });
+    if !is_live {
+        broken.push(Violation::StrayAttempt { token, job });
+    }
+    let state_now = attempt.state;
+    let agrees = match state_now {
+        AttemptState::Granted => attempt.end_reason.is_none() && attempt.started_ms.is_none(),
+        AttemptState::Running => attempt.end_reason.is_none() && attempt.started_ms.is_some(),
+        AttemptState::Ending => attempt.end_reason.is_some(),
+    };
+    if !agrees {
+        broken.push(Violation::AttemptState {
+            token,
+            state: state_now,
+        });
+    }
+    if token.log_index() > state.applied_index() {
+        let (what, number) = ("token", token.0);
+        broken.push(Violation::Number { what, number });
+    }
+}
+
+/// In how many of the four sets an ordinal is.
+fn places(job: &Job, ordinal: u32) -> usize {
+    [&job.pending, &job.succeeded, &job.failed, &job.cancelled]
+        .into_iter()
+        .filter(|set| set.contains(ordinal))
+        .count()
+}
+
+fn used(state: &State, host: &Host, broken: &mut Vec<Violation>) {
+    let mut held = Used::default();
+    for attempt in state.attempts_on(host.id) {
+        held.cpus_milli += u64::from(attempt.cpus_milli);
+        held.mem_mib += attempt.mem_mib;
+        held.launching += u32::from(attempt.state == AttemptState::Granted);
+        for device in &attempt.devices {
+            held.devices.insert(device.clone(), attempt.token);
+        }
+    }
+    if held != host.used {
+        let (host, counted) = (host.id, Box::new(host.used.clone()));
+        let held = Box::new(held);
+        broken.push(Violation::UsedDiffers {
+            host,
+            counted,
+            held,
+        });
+    }
+    if host.id.0 == 0 || host.id.0 >= state.meta.next_host {
+        let (what, number) = ("host", host.id.0);
+        broken.push(Violation::Number { what, number });
+    }
+}
+
+fn offers(state: &State, broken: &mut Vec<Violation>) {
+    let mut offered: BTreeMap<&DeviceUuid, HostId> = BTreeMap::new();
+    for host in state.hosts() {
+        let healthy = host.facts.devices.iter().filter(|d| d.health.is_healthy());
+        for device in healthy {
+            if let Some(first) = offered.insert(&device.uuid, host.id) {
+                let (device, second) = (device.uuid.clone(), host.id);
+                broken.push(Violation::OfferedTwice {
+                    device,
+                    first,
+                    second,
+                });
+            }
+        }
+    }
+}
+
+fn tasks(state: &State, job: &Job, broken: &mut Vec<Violation>) {
+    let id = job.id;
+    let sets = [&job.pending, &job.succeeded, &job.failed, &job.cancelled];
+    let sound = sets.iter().all(|set| set.is_sound(job.tasks()));
+    let apart = (0..sets.len()).all(|a| (a + 1..sets.len()).all(|b| sets[a].is_disjoint(sets[b])));
+    let live = state.attempts_of(id).count();
+    let sum: u64 = sets.iter().map(|set| u64::from(set.len())).sum::<u64>() + live as u64;
+    if !sound || !apart || live != job.live as usize || sum != u64::from(job.tasks()) {
+        broken.push(Violation::TasksDiffer { job: id });
+    }
+    let (now, should) = (job.state, job.state_of_tasks());
+    if now != should {
+        broken.push(Violation::JobState {
+            job: id,
+            state: now,
+            should,
+        });
+    }
+    let open = job.live > 0 || !job.pending.is_empty() || job.ended_ms.is_none();
+    if now.is_terminal() == open {
+        broken.push(Violation::TerminalHolds {
+            job: id,
+            state: now,
+        });
+    }
+    if id.0 == 0 || id.0 >= state.meta.next_job {
+        let (what, number) = ("job", id.0);
+        broken.push(Violation::Number { what, number });
+    }
+}
+
+fn metering(state: &State, broken: &mut Vec<Violation>) {
+    let charged = state
+        .usage()
+        .fold(0_u64, |sum, (_, usage)| sum.saturating_add(usage.gpu_ms));
+    let lent = state
+        .hosts()
+        .fold(0_u64, |sum, host| sum.saturating_add(host.gpu_ms));
+    if charged != lent {
+        broken.push(Violation::MeterDiffers { charged, lent });
+    }
+}
+
+fn indexes(state: &State, broken: &mut Vec<Violation>) {
+    let mut rebuilt = state.clone();
+    rebuilt.rebuild();
+    if rebuilt.hosts != state.hosts {
+        broken.push(Violation::Index("hosts"));
+    }
+    if rebuilt.jobs != state.jobs || !state.jobs.terminal_is_sound() {
+        broken.push(Violation::Index("jobs"));
+    }
+    if rebuilt.attempts != state.attempts {
+        broken.push(Violation::Index("attempts"));
+    }
+}

@@ -1,0 +1,218 @@
+//! The state as bytes, and back. A snapshot says what it is and is checked before it is believed.
+//!
+//! Layout, little-endian: magic `ROTASNAP` (8), format u16, cluster id (16, zero before creation), applied index
+//! u64, rolling hash u64, full hash u64 (of the body), body length u64, body. The body is the tables in the order
+//! of `Body`, by `rota_protocol::codec`; indexes are not stored, they are rebuilt.
+
+use crate::hash::Digest;
+use crate::invariant::{self, Violation};
+use crate::state::State;
+use crate::state::attempt::AttemptTable;
+use crate::state::dedup::DedupTable;
+use crate::state::host::HostTable;
+use crate::state::job::JobTable;
+use crate::state::meta::Meta;
+use crate::state::token::TokenTable;
+use rota_protocol::limits::SNAPSHOT_BYTES_MAX;
+use rota_protocol::{ClusterId, codec};
+use serde::{Deserialize, Serialize};
+
+const MAGIC: &[u8; 8] = b"ROTASNAP";
+/// The format that this build writes and reads.
+pub const SNAPSHOT_FORMAT: u16 = 1;
+const HEADER_BYTES: usize = 8 + 2 + 16 + 8 * 4;
+
+/// Why bytes are not a snapshot to trust.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// Shorter than its header or its body says.
+    #[error("{have} bytes where {want} are needed")]
+    Truncated {
+        /// Bytes there.
+        have: usize,
+        /// Bytes needed.
+        want: usize,
+    },
+    /// Bytes after the body.
+    #[error("{0} bytes after the end")]
+    LeftOver(usize),
+    /// Does not begin as a snapshot does.
+    #[error("not a snapshot of rota")]
+    Magic,
+    /// Written by another version.
+    #[error("format {0} is not the one that this build reads, {SNAPSHOT_FORMAT}")]
+    Format(u16),
+    /// The body's hash is not the header's.
+    #[error("the body hashes to {real:016x}, the header says {said:016x}")]
+    Hash {
+        /// Of the bytes.
+        real: u64,
+        /// As the header says.
+        said: u64,
+    },
+    /// The body is no set of tables.
+    #[error("malformed body: {0}")]
+    Body(#[from] codec::DecodeError),
+    /// Header and body disagree about the cluster, the index or the chain.
+    #[error("header and body disagree about {0}")]
+    Mismatch(&'static str),
+    /// The tables break a law.
+    #[error("the state breaks a law: {0}")]
+    Law(Violation),
+}
+
+/// What a header says, for whoever wants to look before loading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotHeader {
+    /// Which cluster; zero before it was created.
+    pub cluster: ClusterId,
+    /// The last log index in it.
+    pub index: u64,
+    /// The chain at that index.
+    pub rolling_hash: u64,
+    /// Hash of the body.
+    pub full_hash: u64,
+}
+
+#[derive(Serialize)]
+struct BodyRef<'a> {
+    meta: &'a Meta,
+    hosts: &'a HostTable,
+    jobs: &'a JobTable,
+    attempts: &'a AttemptTable,
+    dedup: &'a DedupTable,
+    tokens: &'a TokenTable,
+}
+
+#[derive(Deserialize)]
+struct Body {
+    meta: Meta,
+    hosts: HostTable,
+    jobs: JobTable,
+    attempts: AttemptTable,
+    dedup: DedupTable,
+    tokens: TokenTable,
+}
+
+/// The state as bytes.
+#[must_use]
+pub fn encode(state: &State) -> Vec<u8> {
+    let body = body(state);
+    let cluster = state.cluster().map_or(ClusterId(0), |c| c.id);
+    let mut out = Vec::with_capacity(HEADER_BYTES + body.len());
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&SNAPSHOT_FORMAT.to_le_bytes());
+    out.extend_from_slice(&cluster.0.to_le_bytes());
+    out.extend_from_slice(&state.applied_index().to_le_bytes());
+    out.extend_from_slice(&state.rolling_hash().to_le_bytes());
+    out.extend_from_slice(&hash(&body).to_le_bytes());
+    out.extend_from_slice(&(body.len() as u64).to_le_bytes());
+    out.extend_from_slice(&body);
+    out
+}
+
+/// The header alone.
+///
+/// # Errors
+/// Too short, not a snapshot, or another format.
+pub fn header(bytes: &[u8]) -> Result<SnapshotHeader, SnapshotError> {
+    read_header(bytes).map(|(header, _)| header)
+}
+
+/// The state back, checked: header, hash, agreement of both, and every law.
+///
+/// # Errors
+/// Anything that is not exactly a sound snapshot.
+pub fn decode(bytes: &[u8]) -> Result<State, SnapshotError> {
+    let (header, body_len) = read_header(bytes)?;
+    let rest = bytes.get(HEADER_BYTES..).unwrap_or_default();
+    let want = usize::try_from(body_len).unwrap_or(usize::MAX);
+    if rest.len() < want {
+        let (have, want) = (bytes.len(), HEADER_BYTES.saturating_add(want));
+        return Err(SnapshotError::Truncated { have, want });
+    }
+    if rest.len() > want {
+        return Err(SnapshotError::LeftOver(rest.len() - want));
+    }
+    let (real, said) = (hash(rest), header.full_hash);
+    if real != said {
+        return Err(SnapshotError::Hash { real, said });
+    }
+    let body: Body = codec::decode(rest, SNAPSHOT_BYTES_MAX)?;
+    let mut state = State {
+        meta: body.meta,
+        hosts: body.hosts,
+        jobs: body.jobs,
+        attempts: body.attempts,
+        dedup: body.dedup,
+        tokens: body.tokens,
+        ..State::default()
+    };
+    state.rebuild();
+    if state.cluster().map_or(ClusterId(0), |c| c.id) != header.cluster {
+        return Err(SnapshotError::Mismatch("the cluster"));
+    }
+    if state.applied_index() != header.index {
+        return Err(SnapshotError::Mismatch("the index"));
+    }
+    if state.rolling_hash() != header.rolling_hash {
+        return Err(SnapshotError::Mismatch("the rolling hash"));
+    }
+    match invariant::check(&state).into_iter().next() {
+        Some(broken) => Err(SnapshotError::Law(broken)),
+        None => Ok(state),
+    }
+}
+
+/// Hash of the body that `encode` would write.
+pub(crate) fn full_hash(state: &State) -> u64 {
+    hash(&body(state))
+}
+
+fn body(state: &State) -> Vec<u8> {
+    let body = BodyRef {
+        meta: &state.meta,
+        hosts: &state.hosts,
+        jobs: &state.jobs,
+        attempts: &state.attempts,
+        dedup: &state.dedup,
+        tokens: &state.tokens,
+    };
+    // These types encode without fail; an empty body would be refused by `decode`, never taken for a state.
+    codec::encode(&body).unwrap_or_default()
+}
+
+fn hash(body: &[u8]) -> u64 {
+    let mut digest = Digest::new(0);
+    digest.write(body);
+    digest.finish()
+}
+
+fn read_header(bytes: &[u8]) -> Result<(SnapshotHeader, u64), SnapshotError> {
+    let mut at = 0;
+    let magic: [u8; 8] = take(bytes, &mut at)?;
+    if magic != *MAGIC {
+        return Err(SnapshotError::Magic);
+    }
+    let format = u16::from_le_bytes(take(bytes, &mut at)?);
+    if format != SNAPSHOT_FORMAT {
+        return Err(SnapshotError::Format(format));
+    }
+    let header = SnapshotHeader {
+        cluster: ClusterId(u128::from_le_bytes(take(bytes, &mut at)?)),
+        index: u64::from_le_bytes(take(bytes, &mut at)?),
+        rolling_hash: u64::from_le_bytes(take(bytes, &mut at)?),
+        full_hash: u64::from_le_bytes(take(bytes, &mut at)?),
+    };
+    let body_len = u64::from_le_bytes(take(bytes, &mut at)?);
+    Ok((header, body_len))
+}
+
+fn take<const N: usize>(bytes: &[u8], at: &mut usize) -> Result<[u8; N], SnapshotError> {
+    let part = bytes.get(*at..).and_then(|rest| rest.first_chunk::<N>());
+    *at += N;
+    part.copied().ok_or(SnapshotError::Truncated {
+        have: bytes.len(),
+        want: HEADER_BYTES,
+    })
+}

@@ -1,0 +1,268 @@
+//! Is a job's spec acceptable at all? The same check at the edge and in `apply`. It looks at the spec alone, never
+//! at the cluster (`explain::feasible` does), and normalises nothing: the edge stored what it showed.
+
+use crate::fit::DEVICE_KINDS;
+use rota_protocol::PublicError;
+use rota_protocol::ask::Ask;
+use rota_protocol::job::{ArraySpec, JobSpec};
+use rota_protocol::limits::{
+    ARG_BYTES_MAX, ARGS_MAX, ARRAY_TASKS_MAX, GPUS_PER_TASK_MAX, GRACE_MS_MAX, HOST_DEVICES_MAX,
+    NAME_BYTES_MAX, PRIORITY_MAX, RETRIES_MAX, SPEC_BYTES_MAX, TIME_LIMIT_MS_MAX,
+};
+
+/// Most entries of a list or map inside an ask: models, labels, device kinds.
+const ASK_ENTRIES_MAX: usize = 64;
+/// Largest memory ask, in MiB (1 PiB): more is a typing error, and sums stay far from overflow.
+const MEM_MIB_MAX: u64 = 1 << 30;
+
+/// Checks a spec.
+///
+/// # Errors
+/// The first field at fault, with the value and an example that would be accepted.
+pub fn validate(spec: &JobSpec) -> Result<(), PublicError> {
+    check_name("name", &spec.name)?;
+    check_command(spec)?;
+    check_ask(&spec.ask)?;
+    if let Some(array) = spec.array {
+        check_array(array)?;
+    }
+    if spec.priority > PRIORITY_MAX {
+        let message = format!("{} is above {PRIORITY_MAX}", spec.priority);
+        return Err(PublicError::invalid("priority", message, "50"));
+    }
+    match spec.time_limit_ms {
+        Some(0) => {
+            return Err(PublicError::invalid(
+                "time_limit",
+                "must be longer than zero",
+                "10m",
+            ));
+        }
+        Some(ms) if ms > TIME_LIMIT_MS_MAX => {
+            return Err(PublicError::invalid(
+                "time_limit",
+                format!("{ms} ms is above ten years"),
+                "10m",
+            ));
+        }
+        _ => {}
+    }
+    if let Some(ms) = spec.grace_ms.filter(|ms| *ms > GRACE_MS_MAX) {
+        return Err(PublicError::invalid(
+            "grace",
+            format!("{ms} ms is above one hour"),
+            "30s",
+        ));
+    }
+    if spec.retries > RETRIES_MAX {
+        let message = format!("{} is above {RETRIES_MAX}", spec.retries);
+        return Err(PublicError::invalid("retries", message, "3"));
+    }
+    Ok(())
+}
+
+/// A text that is shown and kept: bounded, without control characters.
+pub(crate) fn check_name(field: &str, text: &str) -> Result<(), PublicError> {
+    if text.len() > NAME_BYTES_MAX {
+        let message = format!("{} bytes are above {NAME_BYTES_MAX}", text.len());
+        return Err(PublicError::invalid(field, message, "train-7"));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(PublicError::invalid(
+            field,
+            "contains a control character",
+            "train-7",
+        ));
+    }
+    Ok(())
+}
+
+fn check_command(spec: &JobSpec) -> Result<(), PublicError> {
+    if spec.argv.first().is_none_or(Vec::is_empty) {
+        return Err(PublicError::invalid(
+            "argv",
+            "names no program",
+            "python train.py",
+        ));
+    }
+    if spec.argv.len() > ARGS_MAX || spec.env.len() > ARGS_MAX {
+        let (field, n) = if spec.argv.len() > ARGS_MAX {
+            ("argv", spec.argv.len())
+        } else {
+            ("env", spec.env.len())
+        };
+        return Err(PublicError::invalid(
+            field,
+            format!("{n} entries are above {ARGS_MAX}"),
+            "64 entries",
+        ));
+    }
+    for arg in &spec.argv {
+        check_bytes("argv", arg)?;
+    }
+    for (key, value) in &spec.env {
+        check_bytes("env", key)?;
+        check_bytes("env", value)?;
+        if key.is_empty() || key.contains(&b'=') {
+            let message = format!("'{}' is no variable's name", String::from_utf8_lossy(key));
+            return Err(PublicError::invalid("env", message, "SEED=1"));
+        }
+    }
+    check_bytes("workdir", &spec.workdir)?;
+    if !spec.workdir.starts_with(b"/") {
+        let message = format!(
+            "'{}' is not absolute",
+            String::from_utf8_lossy(&spec.workdir)
+        );
+        return Err(PublicError::invalid("workdir", message, "/home/me/run"));
+    }
+    let bytes = spec.argv.iter().map(Vec::len).sum::<usize>()
+        + spec
+            .env
+            .iter()
+            .map(|(k, v)| k.len() + v.len())
+            .sum::<usize>()
+        + spec.workdir.len();
+    if bytes > SPEC_BYTES_MAX {
+        let message =
+            format!("{bytes} bytes of arguments and environment are above {SPEC_BYTES_MAX}");
+        return Err(PublicError::invalid("argv", message, "a path to a script"));
+    }
+    Ok(())
+}
+
+fn check_bytes(field: &str, bytes: &[u8]) -> Result<(), PublicError> {
+    if bytes.len() > ARG_BYTES_MAX {
+        let message = format!(
+            "one entry of {} bytes is above {ARG_BYTES_MAX}",
+            bytes.len()
+        );
+        return Err(PublicError::invalid(field, message, "a path to a file"));
+    }
+    if bytes.contains(&0) {
+        return Err(PublicError::invalid(
+            field,
+            "contains a zero byte",
+            "plain text",
+        ));
+    }
+    Ok(())
+}
+
+fn check_ask(ask: &Ask) -> Result<(), PublicError> {
+    if ask.gpu_milli % 1_000 != 0 {
+        let message = format!(
+            "{} thousandths is not a whole number of GPUs",
+            ask.gpu_milli
+        );
+        return Err(PublicError::invalid("ask.gpus", message, "1"));
+    }
+    if ask.gpus() > GPUS_PER_TASK_MAX {
+        let message = format!(
+            "{} GPUs are above {GPUS_PER_TASK_MAX} for one task",
+            ask.gpus()
+        );
+        return Err(PublicError::invalid("ask.gpus", message, "8"));
+    }
+    if ask.gpus() == 0 && ask.vram_mib > 0 {
+        let message = format!("{} MiB of GPU memory but no GPU is asked", ask.vram_mib);
+        return Err(PublicError::invalid(
+            "ask.vram",
+            message,
+            "gpus=1 vram=20GiB",
+        ));
+    }
+    if ask.gpus() == 0 && !ask.gpu_models.is_empty() {
+        let message = format!("model {} but no GPU is asked", ask.gpu_models.join("|"));
+        return Err(PublicError::invalid(
+            "ask.model",
+            message,
+            "gpus=1 model=H100",
+        ));
+    }
+    for (field, amount) in [("ask.vram", ask.vram_mib), ("ask.mem", ask.mem_mib)] {
+        if amount > MEM_MIB_MAX {
+            let message = format!("{amount} MiB is above {MEM_MIB_MAX}");
+            return Err(PublicError::invalid(field, message, "16GiB"));
+        }
+    }
+    check_lists(ask)
+}
+
+fn check_lists(ask: &Ask) -> Result<(), PublicError> {
+    let lists = [
+        ("ask.model", ask.gpu_models.len()),
+        ("ask.devices", ask.devices.len()),
+        ("ask.labels", ask.labels.len()),
+    ];
+    for (field, n) in lists {
+        if n > ASK_ENTRIES_MAX {
+            return Err(PublicError::invalid(
+                field,
+                format!("{n} entries are above {ASK_ENTRIES_MAX}"),
+                "1 entry",
+            ));
+        }
+    }
+    for model in &ask.gpu_models {
+        check_name("ask.model", model)?;
+        if model.trim().is_empty() {
+            return Err(PublicError::invalid("ask.model", "is empty", "H100"));
+        }
+    }
+    for (key, value) in &ask.labels {
+        check_name("ask.labels", key)?;
+        check_name("ask.labels", value)?;
+        if key.is_empty() {
+            return Err(PublicError::invalid(
+                "ask.labels",
+                "a label without a name",
+                "rack=a1",
+            ));
+        }
+    }
+    for (kind, count) in &ask.devices {
+        check_kind(kind, *count)?;
+    }
+    Ok(())
+}
+
+fn check_kind(kind: &str, count: u32) -> Result<(), PublicError> {
+    let known = || DEVICE_KINDS.map(|(name, _)| name).join(", ");
+    if matches!(kind, "gpu" | "gpus") {
+        return Err(PublicError::invalid(
+            "ask.devices",
+            "GPUs have a field of their own",
+            "gpus=1",
+        ));
+    }
+    if !DEVICE_KINDS.iter().any(|(name, _)| *name == kind) {
+        let shown: String = kind.chars().filter(|c| !c.is_control()).take(32).collect();
+        let message = format!("unknown kind '{shown}', known are: {}", known());
+        return Err(PublicError::invalid("ask.devices", message, "fpga=1"));
+    }
+    if count == 0 || count as usize > HOST_DEVICES_MAX {
+        let message = format!("{count} {kind} is not between 1 and {HOST_DEVICES_MAX}");
+        return Err(PublicError::invalid("ask.devices", message, "fpga=1"));
+    }
+    Ok(())
+}
+
+fn check_array(array: ArraySpec) -> Result<(), PublicError> {
+    if array.step == 0 {
+        return Err(PublicError::invalid(
+            "array",
+            "a step of 0 never ends",
+            "0-99:1",
+        ));
+    }
+    if array.end < array.start {
+        let message = format!("{}-{} runs backwards", array.start, array.end);
+        return Err(PublicError::invalid("array", message, "0-99"));
+    }
+    if array.count() > ARRAY_TASKS_MAX {
+        let message = format!("{} tasks are above {ARRAY_TASKS_MAX}", array.count());
+        return Err(PublicError::invalid("array", message, "0-999"));
+    }
+    Ok(())
+}

@@ -1,0 +1,368 @@
+//! Hosts: what they have, what of it is granted, and whether they take work.
+
+use crate::state::attempt::Attempt;
+use rota_protocol::device::{DeviceFacts, DeviceHealth, HostFacts};
+use rota_protocol::limits::HOST_DEVICES_MAX;
+use rota_protocol::view::HostState;
+use rota_protocol::{BootId, DeviceUuid, HostId, LeaseEpoch, Token};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// This many launch failures ..
+pub const LAUNCH_FAILURES_MAX: usize = 3;
+/// .. within this time suspend a host.
+pub const LAUNCH_WINDOW_MS: u64 = 60_000;
+/// First suspension; each further one doubles it.
+pub const SUSPEND_MS_MIN: u64 = 30_000;
+/// Longest suspension: a repaired host takes work again within this, without a command.
+pub const SUSPEND_MS_MAX: u64 = 240_000;
+
+/// What live attempts hold of one host.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Used {
+    /// CPU, in thousandths of a core.
+    pub cpus_milli: u64,
+    /// Memory, in MiB.
+    pub mem_mib: u64,
+    /// Who holds which device.
+    pub devices: BTreeMap<DeviceUuid, Token>,
+    /// Attempts granted here of which no start was reported yet.
+    pub launching: u32,
+}
+
+/// Why a host is left alone for a while.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspension {
+    /// Until this log time.
+    pub until_ms: u64,
+    /// The last launch failure's words.
+    pub reason: String,
+}
+
+/// The memory of launch failures.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LaunchRecord {
+    /// Times of the newest failures.
+    pub(crate) failures: VecDeque<u64>,
+    /// How often it was suspended since a launch last worked. Above zero the host is on probation: one launch at a
+    /// time, and one failure suspends it again.
+    pub(crate) level: u32,
+    /// The newest suspension; over once its time has come.
+    pub(crate) suspension: Option<Suspension>,
+}
+
+/// Whether a host's lease holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HostLife {
+    /// Admitted, has never registered.
+    Joining,
+    /// Registered, its lease holds.
+    Up,
+    /// Its lease expired.
+    Lost,
+}
+
+/// One host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Its number, never reused.
+    pub id: HostId,
+    /// Its name. Two hosts may have the same one if all but the newest are lost.
+    pub name: String,
+    /// Where peers reach it.
+    pub addr: String,
+    /// Its lease epoch.
+    pub epoch: LeaseEpoch,
+    /// Its boot, as last registered.
+    pub boot: BootId,
+    /// Its hardware, as last registered; devices in the order of their UUIDs.
+    pub facts: Arc<HostFacts>,
+    /// Devices it once registered and no longer has. They stay known while an attempt holds them.
+    pub gone: Vec<DeviceFacts>,
+    /// Whether its lease holds.
+    pub life: HostLife,
+    /// Why it is drained, if it is. A drain outlives reboots.
+    pub drain: Option<String>,
+    /// Launch failures and suspension.
+    pub launches: LaunchRecord,
+    /// What is granted.
+    pub used: Used,
+    /// Card-milliseconds that ended attempts held here.
+    pub gpu_ms: u64,
+}
+
+impl Host {
+    pub(crate) fn new(id: HostId, name: String, addr: String) -> Self {
+        Self {
+            id,
+            name,
+            addr,
+            epoch: LeaseEpoch(0),
+            boot: BootId::default(),
+            facts: Arc::new(HostFacts {
+                cpus_milli: 0,
+                mem_mib: 0,
+                devices: Vec::new(),
+                labels: BTreeMap::new(),
+                version: String::new(),
+            }),
+            gone: Vec::new(),
+            life: HostLife::Joining,
+            drain: None,
+            launches: LaunchRecord::default(),
+            used: Used::default(),
+            gpu_ms: 0,
+        }
+    }
+
+    /// Whether it takes work at `now_ms`. The first that holds: joining, lost, draining, suspended, up.
+    #[must_use]
+    pub fn state(&self, now_ms: u64) -> HostState {
+        match (self.life, &self.drain) {
+            (HostLife::Joining, _) => HostState::Joining,
+            (HostLife::Lost, _) => HostState::Lost,
+            (HostLife::Up, Some(_)) => HostState::Draining,
+            (HostLife::Up, None) if self.suspension(now_ms).is_some() => HostState::Suspended,
+            (HostLife::Up, None) => HostState::Up,
+        }
+    }
+
+    /// Why it takes no work at `now_ms`, for a person.
+    #[must_use]
+    pub fn reason(&self, now_ms: u64) -> Option<String> {
+        match self.state(now_ms) {
+            HostState::Up => None,
+            HostState::Joining => Some("has not registered yet".into()),
+            HostState::Lost => Some("its lease expired".into()),
+            HostState::Draining => self.drain.clone(),
+            HostState::Suspended => self.suspension(now_ms).map(|s| {
+                let left_s = s.until_ms.saturating_sub(now_ms).div_ceil(1_000);
+                format!("launches fail, tried again in {left_s} s: {}", s.reason)
+            }),
+        }
+    }
+
+    /// The suspension in force at `now_ms`.
+    #[must_use]
+    pub fn suspension(&self, now_ms: u64) -> Option<&Suspension> {
+        self.launches
+            .suspension
+            .as_ref()
+            .filter(|s| now_ms < s.until_ms)
+    }
+
+    /// Has failed launches and none that worked since: one launch at a time.
+    #[must_use]
+    pub fn on_probation(&self) -> bool {
+        self.launches.level > 0
+    }
+
+    /// A device it has, or had and still accounts for.
+    #[must_use]
+    pub fn device(&self, uuid: &DeviceUuid) -> Option<&DeviceFacts> {
+        let listed = &self.facts.devices;
+        match listed.binary_search_by(|d| d.uuid.cmp(uuid)) {
+            Ok(at) => listed.get(at),
+            Err(_) => self.gone.iter().find(|d| d.uuid == *uuid),
+        }
+    }
+
+    /// Devices that no other host may offer: those listed here, and those held here that are listed no more.
+    fn owned(&self) -> impl Iterator<Item = &DeviceUuid> {
+        let listed = self.facts.devices.iter().filter(|d| !is_foreign(d));
+        let held = self
+            .gone
+            .iter()
+            .filter(|d| self.used.devices.contains_key(&d.uuid));
+        listed.chain(held).map(|d| &d.uuid)
+    }
+
+    /// Notes a failed launch; true if it suspends the host.
+    pub(crate) fn note_launch_failure(&mut self, reason: &str, now_ms: u64) -> bool {
+        let record = &mut self.launches;
+        record.failures.push_back(now_ms);
+        while record.failures.len() > LAUNCH_FAILURES_MAX {
+            record.failures.pop_front();
+        }
+        let recent = record
+            .failures
+            .iter()
+            .filter(|at| at.saturating_add(LAUNCH_WINDOW_MS) > now_ms)
+            .count();
+        let already = record
+            .suspension
+            .as_ref()
+            .is_some_and(|s| now_ms < s.until_ms);
+        if already || (recent < LAUNCH_FAILURES_MAX && record.level == 0) {
+            return false;
+        }
+        let for_ms = (SUSPEND_MS_MIN << record.level.min(8)).min(SUSPEND_MS_MAX);
+        record.level = record.level.saturating_add(1);
+        record.failures.clear();
+        record.suspension = Some(Suspension {
+            until_ms: now_ms.saturating_add(for_ms),
+            reason: reason.to_owned(),
+        });
+        true
+    }
+
+    /// A launch worked, or an operator says so: past failures count no more. True if that changes anything.
+    pub(crate) fn clear_launch_failures(&mut self) -> bool {
+        let changed = self.launches != LaunchRecord::default();
+        self.launches = LaunchRecord::default();
+        changed
+    }
+
+    /// Takes new facts. Devices that are no longer listed become `gone`; of those, the ones nobody holds are kept
+    /// for people only, up to a limit.
+    pub(crate) fn take_facts(&mut self, mut facts: HostFacts) {
+        facts.devices.sort_by(|a, b| a.uuid.cmp(&b.uuid));
+        let listed =
+            |uuid: &DeviceUuid| facts.devices.binary_search_by(|d| d.uuid.cmp(uuid)).is_ok();
+        let vanished = self.facts.devices.iter().map(|device| DeviceFacts {
+            health: DeviceHealth::Lost {
+                reason: "no longer registered by its host".into(),
+            },
+            ..device.clone()
+        });
+        let mut gone: Vec<DeviceFacts> = self.gone.drain(..).chain(vanished).collect();
+        gone.retain(|d| !listed(&d.uuid));
+        self.facts = Arc::new(facts);
+        self.gone = gone;
+        self.trim_gone();
+    }
+
+    /// Bounds the list of gone devices, the oldest that nobody holds first.
+    pub(crate) fn trim_gone(&mut self) {
+        let mut excess = self.gone.len().saturating_sub(HOST_DEVICES_MAX);
+        let held = &self.used.devices;
+        self.gone.retain(|d| {
+            let drop = excess > 0 && !held.contains_key(&d.uuid);
+            excess -= usize::from(drop);
+            !drop
+        });
+    }
+}
+
+/// All hosts.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct HostTable {
+    map: BTreeMap<HostId, Arc<Host>>,
+    /// The one host that may offer a device.
+    #[serde(skip)]
+    owner: BTreeMap<DeviceUuid, HostId>,
+}
+
+impl HostTable {
+    pub(crate) fn get(&self, id: HostId) -> Option<&Host> {
+        self.map.get(&id).map(|h| &**h)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: HostId) -> Option<&mut Host> {
+        self.map.get_mut(&id).map(Arc::make_mut)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Host> {
+        self.map.values().map(|h| &**h)
+    }
+
+    pub(crate) fn shared(&self) -> impl Iterator<Item = &Arc<Host>> {
+        self.map.values()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    pub(crate) fn insert(&mut self, host: Host) {
+        self.map.insert(host.id, Arc::new(host));
+    }
+
+    /// The host that lists a device.
+    pub(crate) fn owner(&self, uuid: &DeviceUuid) -> Option<HostId> {
+        self.owner.get(uuid).copied()
+    }
+
+    /// Takes new facts of a host and keeps the index of owners.
+    pub(crate) fn take_facts(&mut self, id: HostId, facts: HostFacts) {
+        self.change(id, |host| host.take_facts(facts));
+    }
+
+    /// A lost host stops listing a device that another host now has.
+    pub(crate) fn forget_device(&mut self, id: HostId, uuid: &DeviceUuid) {
+        self.change(id, |host| {
+            Arc::make_mut(&mut host.facts)
+                .devices
+                .retain(|d| d.uuid != *uuid);
+            host.gone.retain(|d| d.uuid != *uuid);
+        });
+    }
+
+    /// Records what an attempt holds.
+    pub(crate) fn hold(&mut self, attempt: &Attempt) {
+        let Some(host) = self.get_mut(attempt.host) else {
+            return;
+        };
+        let used = &mut host.used;
+        used.cpus_milli += u64::from(attempt.cpus_milli);
+        used.mem_mib += attempt.mem_mib;
+        used.launching += 1;
+        for uuid in &attempt.devices {
+            used.devices.insert(uuid.clone(), attempt.token);
+        }
+    }
+
+    /// Gives back what an attempt holds. Devices that it does not hold (any more) stay as they are.
+    pub(crate) fn release(&mut self, attempt: &Attempt) {
+        let Some(host) = self.map.get_mut(&attempt.host).map(Arc::make_mut) else {
+            return;
+        };
+        let used = &mut host.used;
+        used.cpus_milli = used
+            .cpus_milli
+            .saturating_sub(u64::from(attempt.cpus_milli));
+        used.mem_mib = used.mem_mib.saturating_sub(attempt.mem_mib);
+        for uuid in &attempt.devices {
+            if used.devices.get(uuid) != Some(&attempt.token) {
+                continue;
+            }
+            used.devices.remove(uuid);
+            let gone = host.gone.iter().any(|d| d.uuid == *uuid);
+            if gone && self.owner.get(uuid) == Some(&host.id) {
+                self.owner.remove(uuid);
+            }
+        }
+        host.trim_gone();
+    }
+
+    /// Rebuilds the index from the rows, after a snapshot was read.
+    pub(crate) fn rebuild(&mut self) {
+        self.owner = self
+            .map
+            .values()
+            .flat_map(|host| host.owned().map(|uuid| (uuid.clone(), host.id)))
+            .collect();
+    }
+
+    fn change(&mut self, id: HostId, change: impl FnOnce(&mut Host)) {
+        let Some(host) = self.map.get_mut(&id).map(Arc::make_mut) else {
+            return;
+        };
+        for uuid in host.owned() {
+            self.owner.remove(uuid);
+        }
+        change(host);
+        for uuid in host.owned() {
+            self.owner.insert(uuid.clone(), id);
+        }
+    }
+}
+
+/// Prefix of the reason of a device that another host registered first.
+pub(crate) const FOREIGN: &str = "also registered by host ";
+
+/// Listed by this host, owned by another.
+pub(crate) fn is_foreign(device: &DeviceFacts) -> bool {
+    matches!(&device.health, DeviceHealth::Lost { reason } if reason.starts_with(FOREIGN))
+}

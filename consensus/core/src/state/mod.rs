@@ -1,0 +1,173 @@
+//! The replicated state: one table per noun, one file per table. Tables hold rows and the indexes over them; what a
+//! command means is in `apply`.
+#![deny(clippy::float_arithmetic)]
+
+pub mod attempt;
+pub(crate) mod dedup;
+pub mod host;
+pub mod job;
+pub mod meta;
+pub mod ordinals;
+pub(crate) mod token;
+
+use attempt::{Attempt, AttemptTable};
+use dedup::DedupTable;
+use host::{Host, HostTable};
+use job::{Job, JobTable};
+use meta::{ClusterMeta, Meta, Usage};
+use rota_protocol::command::SecretHash;
+use rota_protocol::job::Actor;
+use rota_protocol::{HostId, JobId, TaskId, Token};
+use token::TokenTable;
+
+/// The whole replicated state. Rows are shared behind `Arc`, so a clone copies pointers, not jobs.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    pub(crate) meta: Meta,
+    pub(crate) hosts: HostTable,
+    pub(crate) jobs: JobTable,
+    pub(crate) attempts: AttemptTable,
+    pub(crate) dedup: DedupTable,
+    pub(crate) tokens: TokenTable,
+    pub(crate) faults: Faults,
+}
+
+/// Defects planted on purpose, to prove that the tests outside can see them. Never part of a snapshot or a hash.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Faults {
+    /// Forget every request id.
+    pub skip_dedup: bool,
+    /// Give devices back when a cancel is asked, before the process is proven gone.
+    pub free_on_cancel: bool,
+}
+
+impl State {
+    /// An empty state, before the first entry of a cluster.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same state with planted defects.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_faults(mut self, faults: Faults) -> Self {
+        self.faults = faults;
+        self
+    }
+
+    /// The last log index that was applied or skipped.
+    #[must_use]
+    pub fn applied_index(&self) -> u64 {
+        self.meta.applied_index
+    }
+
+    /// Log time: the largest `at_ms` of any entry, ms since the epoch.
+    #[must_use]
+    pub fn clock_ms(&self) -> u64 {
+        self.meta.clock_ms
+    }
+
+    /// Chain over every index, outcome and event so far: equal on all replicas at one index.
+    #[must_use]
+    pub fn rolling_hash(&self) -> u64 {
+        self.meta.rolling_hash
+    }
+
+    /// Hash of the whole state. Costs a full encoding.
+    #[must_use]
+    pub fn full_hash(&self) -> u64 {
+        crate::snapshot::full_hash(self)
+    }
+
+    /// The cluster, once created.
+    #[must_use]
+    pub fn cluster(&self) -> Option<&ClusterMeta> {
+        self.meta.cluster.as_ref()
+    }
+
+    /// A host.
+    #[must_use]
+    pub fn host(&self, id: HostId) -> Option<&Host> {
+        self.hosts.get(id)
+    }
+
+    /// All hosts by number.
+    pub fn hosts(&self) -> impl Iterator<Item = &Host> {
+        self.hosts.iter()
+    }
+
+    /// A host by number, or by name: of several with one name the newest.
+    #[must_use]
+    pub fn host_by_name_or_id(&self, text: &str) -> Option<&Host> {
+        let by_id = || text.parse().ok().and_then(|n| self.host(HostId(n)));
+        let named = self.hosts().filter(|h| h.name == text);
+        named.last().or_else(by_id)
+    }
+
+    /// A job.
+    #[must_use]
+    pub fn job(&self, id: JobId) -> Option<&Job> {
+        self.jobs.get(id)
+    }
+
+    /// All jobs by number, terminal ones included.
+    pub fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.iter()
+    }
+
+    /// A live attempt.
+    #[must_use]
+    pub fn attempt(&self, token: Token) -> Option<&Attempt> {
+        self.attempts.get(token)
+    }
+
+    /// All live attempts, oldest first.
+    pub fn attempts(&self) -> impl Iterator<Item = &Attempt> {
+        self.attempts.iter()
+    }
+
+    /// Live attempts of a host, oldest first.
+    pub fn attempts_on(&self, host: HostId) -> impl Iterator<Item = &Attempt> {
+        self.attempts.on_host(host)
+    }
+
+    /// Live attempts of a job, by index.
+    pub fn attempts_of(&self, job: JobId) -> impl Iterator<Item = &Attempt> {
+        self.attempts.of_job(job)
+    }
+
+    /// The live attempt of a task.
+    #[must_use]
+    pub fn attempt_of(&self, task: TaskId) -> Option<&Attempt> {
+        self.attempts.get(self.attempts.of_task(task)?)
+    }
+
+    /// Whom a user token stands for, unless it has expired at `now_ms`.
+    #[must_use]
+    pub fn user_token(&self, hash: &SecretHash, now_ms: u64) -> Option<&Actor> {
+        self.tokens.user(hash, now_ms)
+    }
+
+    /// Some job could be placed as far as the job itself is concerned.
+    #[must_use]
+    pub fn has_pending(&self) -> bool {
+        !self.jobs.ready().is_empty()
+    }
+
+    /// What each tenant has held so far; attempts that still live are not counted yet.
+    pub fn usage(&self) -> impl Iterator<Item = (&str, Usage)> {
+        self.meta
+            .usage
+            .iter()
+            .map(|(name, usage)| (name.as_str(), *usage))
+    }
+
+    /// Rebuilds every index from the rows.
+    pub(crate) fn rebuild(&mut self) {
+        self.hosts.rebuild();
+        self.jobs.rebuild();
+        self.attempts.rebuild();
+    }
+}

@@ -1,0 +1,336 @@
+//! Rows for people and programs, from one consistent copy of the state. Nothing here decides anything.
+
+use crate::explain;
+use crate::fit::{mib, milli};
+use crate::state::State;
+use crate::state::attempt::{Attempt, EndedAttempt};
+use crate::state::host::Host;
+use crate::state::job::Job;
+use rota_protocol::api::QueueFilter;
+use rota_protocol::ask::Ask;
+use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind};
+use rota_protocol::job::{Actor, JobState, Role};
+use rota_protocol::limits::LIST_ROWS_MAX;
+use rota_protocol::view::{AttemptRow, DeviceRow, HostRow, JobRow, JobView};
+use rota_protocol::{DeviceUuid, HostId, JobId};
+use std::collections::BTreeMap;
+
+/// Names of hosts shown in a row before it says how many more.
+const PLACES_SHOWN: usize = 3;
+/// Different asks whose reason for waiting is worked out for one list; the rest just wait.
+const REASONS_MAX: usize = 256;
+/// Shell status of a job that was cancelled.
+const CANCELLED_STATUS: u8 = 130;
+
+/// Jobs that the filter wants and the viewer may see, by number, and the number to ask the next page after.
+#[must_use]
+pub fn queue(state: &State, filter: &QueueFilter, viewer: &Actor) -> (Vec<JobRow>, Option<JobId>) {
+    let limit = filter
+        .limit
+        .map_or(LIST_ROWS_MAX, |n| (n as usize).clamp(1, LIST_ROWS_MAX));
+    let wanted = |job: &&Job| {
+        let state_wanted = if filter.states.is_empty() {
+            filter.all || !job.state.is_terminal()
+        } else {
+            filter.states.contains(&job.state)
+        };
+        state_wanted
+            && filter.user.as_ref().is_none_or(|user| *user == job.user)
+            && (viewer.role >= Role::Operator || viewer.tenant == job.tenant)
+    };
+    let mut jobs = state
+        .jobs
+        .after(filter.after.unwrap_or_default())
+        .filter(wanted);
+    let mut reasons = Reasons::default();
+    let mut rows = Vec::new();
+    while rows.len() < limit {
+        match jobs.next() {
+            Some(job) => rows.push(row(state, job, &mut reasons)),
+            None => return (rows, None),
+        }
+    }
+    let next = rows
+        .last()
+        .map(|row| row.job)
+        .filter(|_| jobs.next().is_some());
+    (rows, next)
+}
+
+/// All about one job.
+#[must_use]
+pub fn job(state: &State, id: JobId) -> Option<JobView> {
+    let job = state.job(id)?;
+    let live = state.attempts_of(id).map(|a| live_row(state, a));
+    let ended = job.ended.iter().rev().map(|a| ended_row(state, job, a));
+    Some(JobView {
+        index: state.applied_index(),
+        row: row(state, job, &mut Reasons::default()),
+        spec: (*job.spec).clone(),
+        attempts: live.chain(ended).collect(),
+        attempts_forgotten: job.ended_forgotten,
+        exit_status: match job.state {
+            JobState::Succeeded => Some(0),
+            JobState::Failed => job.first_failure,
+            JobState::Cancelled => Some(CANCELLED_STATUS),
+            JobState::Pending | JobState::Running | JobState::Ending => None,
+        },
+    })
+}
+
+/// One row of the queue.
+#[must_use]
+pub fn job_row(state: &State, id: JobId) -> Option<JobRow> {
+    Some(row(state, state.job(id)?, &mut Reasons::default()))
+}
+
+/// All hosts by number.
+#[must_use]
+pub fn hosts(state: &State) -> Vec<HostRow> {
+    let now_ms = state.clock_ms();
+    state
+        .hosts()
+        .map(|host| host_row(state, host, now_ms))
+        .collect()
+}
+
+/// All devices by host and UUID; those that a host no longer has last.
+#[must_use]
+pub fn devices(state: &State) -> Vec<DeviceRow> {
+    let rows = state.hosts().flat_map(|host| {
+        let known = host.facts.devices.iter().chain(&host.gone);
+        known.map(move |facts| DeviceRow {
+            host: host.id,
+            host_name: host.name.clone(),
+            facts: facts.clone(),
+            held_by: host
+                .used
+                .devices
+                .get(&facts.uuid)
+                .and_then(|token| Some((state.attempt(*token)?.task, *token))),
+            reading: None,
+        })
+    });
+    rows.collect()
+}
+
+/// How many jobs are in each state; states without jobs are listed with 0.
+#[must_use]
+pub fn jobs_by_state(state: &State) -> BTreeMap<String, u64> {
+    let all = [
+        JobState::Pending,
+        JobState::Running,
+        JobState::Ending,
+        JobState::Succeeded,
+        JobState::Failed,
+        JobState::Cancelled,
+    ];
+    let mut counts: BTreeMap<String, u64> = all.map(|s| (s.to_string(), 0)).into();
+    for job in state.jobs() {
+        *counts.entry(job.state.to_string()).or_default() += 1;
+    }
+    counts
+}
+
+/// An ask in one line: `2 gpu H100 80 GiB, 4 cpu, 8 GiB`.
+#[must_use]
+pub fn ask_text(ask: &Ask) -> String {
+    let mut parts = Vec::new();
+    if ask.gpus() > 0 {
+        let mut gpu = format!("{} gpu", ask.gpus());
+        if !ask.gpu_models.is_empty() {
+            gpu.push_str(&format!(" {}", ask.gpu_models.join("|")));
+        }
+        if ask.vram_mib > 0 {
+            gpu.push_str(&format!(" of {}", mib(ask.vram_mib)));
+        }
+        parts.push(gpu);
+    }
+    parts.extend(
+        ask.devices
+            .iter()
+            .map(|(kind, count)| format!("{count} {kind}")),
+    );
+    if ask.cpus_milli > 0 {
+        parts.push(format!("{} cpu", milli(u64::from(ask.cpus_milli))));
+    }
+    if ask.mem_mib > 0 {
+        parts.push(mib(ask.mem_mib));
+    }
+    parts.extend(
+        ask.labels
+            .iter()
+            .map(|(key, value)| format!("{key}={value}")),
+    );
+    if parts.is_empty() {
+        return "nothing".into();
+    }
+    parts.join(", ")
+}
+
+/// Reasons for waiting, worked out once for each ask.
+#[derive(Default)]
+struct Reasons(BTreeMap<Ask, String>);
+
+impl Reasons {
+    fn of(&mut self, state: &State, job: &Job) -> String {
+        if job.parallel_room() == 0 {
+            return "(parallel_cap)".into();
+        }
+        if let Some(known) = self.0.get(&job.spec.ask) {
+            return known.clone();
+        }
+        if self.0.len() >= REASONS_MAX {
+            return "(waits)".into();
+        }
+        let reason = format!(
+            "({})",
+            explain::short(state, &job.spec.ask, state.clock_ms())
+        );
+        self.0.insert(job.spec.ask.clone(), reason.clone());
+        reason
+    }
+}
+
+fn row(state: &State, job: &Job, reasons: &mut Reasons) -> JobRow {
+    let place = match job.state {
+        JobState::Pending => reasons.of(state, job),
+        JobState::Running | JobState::Ending => places(state, job.id),
+        JobState::Succeeded | JobState::Failed | JobState::Cancelled => last_place(state, job),
+    };
+    JobRow {
+        job: job.id,
+        name: job.spec.name.clone(),
+        tenant: job.tenant.clone(),
+        user: job.user.clone(),
+        state: job.state,
+        priority: job.spec.priority,
+        submitted_ms: job.submitted_ms,
+        started_ms: job.started_ms,
+        ended_ms: job.ended_ms,
+        tasks: job.counts(),
+        ask: ask_text(&job.spec.ask),
+        place,
+    }
+}
+
+/// Hosts of live attempts: a few names, then how many more.
+fn places(state: &State, id: JobId) -> String {
+    let mut counted: BTreeMap<HostId, ()> = BTreeMap::new();
+    for attempt in state.attempts_of(id) {
+        counted.insert(attempt.host, ());
+    }
+    let names: Vec<String> = counted
+        .keys()
+        .take(PLACES_SHOWN)
+        .map(|id| host_name(state, *id))
+        .collect();
+    match counted.len().saturating_sub(PLACES_SHOWN) {
+        0 => names.join(","),
+        more => format!("{},+{more}", names.join(",")),
+    }
+}
+
+fn last_place(state: &State, job: &Job) -> String {
+    job.ended
+        .back()
+        .map_or_else(String::new, |a| host_name(state, a.host))
+}
+
+fn host_name(state: &State, id: HostId) -> String {
+    state
+        .host(id)
+        .map_or_else(|| id.to_string(), |h| h.name.clone())
+}
+
+fn live_row(state: &State, attempt: &Attempt) -> AttemptRow {
+    AttemptRow {
+        token: attempt.token,
+        task: attempt.task,
+        host: attempt.host,
+        host_name: host_name(state, attempt.host),
+        devices: device_facts(state, attempt.host, &attempt.devices),
+        state: Some(attempt.state),
+        end: None,
+        granted_ms: attempt.granted_ms,
+        started_ms: attempt.started_ms,
+        ended_ms: None,
+        pid: attempt.pid,
+    }
+}
+
+fn ended_row(state: &State, job: &Job, attempt: &EndedAttempt) -> AttemptRow {
+    AttemptRow {
+        token: attempt.token,
+        task: rota_protocol::TaskId {
+            job: job.id,
+            index: attempt.index,
+        },
+        host: attempt.host,
+        host_name: host_name(state, attempt.host),
+        devices: device_facts(state, attempt.host, &attempt.devices),
+        state: None,
+        end: Some(attempt.end.clone()),
+        granted_ms: attempt.granted_ms,
+        started_ms: attempt.started_ms,
+        ended_ms: Some(attempt.ended_ms),
+        pid: attempt.pid,
+    }
+}
+
+/// Facts of devices by UUID; one that the host no longer knows keeps its UUID and says so.
+fn device_facts(state: &State, host: HostId, uuids: &[DeviceUuid]) -> Vec<DeviceFacts> {
+    let known = |uuid: &DeviceUuid| state.host(host).and_then(|h| h.device(uuid)).cloned();
+    let unknown = |uuid: &DeviceUuid| DeviceFacts {
+        uuid: uuid.clone(),
+        kind: DeviceKind::Gpu,
+        model: String::new(),
+        vram_mib: None,
+        bus: None,
+        index: None,
+        numa: None,
+        health: DeviceHealth::Lost {
+            reason: "its host no longer knows it".into(),
+        },
+    };
+    uuids
+        .iter()
+        .map(|uuid| known(uuid).unwrap_or_else(|| unknown(uuid)))
+        .collect()
+}
+
+fn host_row(state: &State, host: &Host, now_ms: u64) -> HostRow {
+    let gpus = || {
+        host.facts
+            .devices
+            .iter()
+            .filter(|d| d.kind == DeviceKind::Gpu)
+    };
+    // A card that is held but can no longer be granted still counts on both sides.
+    let held = |d: &&DeviceFacts| host.used.devices.contains_key(&d.uuid);
+    let gone_held = host
+        .gone
+        .iter()
+        .filter(held)
+        .filter(|d| d.kind == DeviceKind::Gpu)
+        .count();
+    let offered = gpus().filter(|d| d.health.is_healthy() || held(d)).count();
+    HostRow {
+        host: host.id,
+        name: host.name.clone(),
+        addr: host.addr.clone(),
+        state: host.state(now_ms),
+        reason: host.reason(now_ms),
+        boot: host.boot,
+        epoch: host.epoch,
+        cpus_milli: host.facts.cpus_milli,
+        cpus_milli_used: u32::try_from(host.used.cpus_milli).unwrap_or(u32::MAX),
+        mem_mib: host.facts.mem_mib,
+        mem_mib_used: host.used.mem_mib,
+        gpus: (offered + gone_held) as u32,
+        gpus_used: (gpus().filter(held).count() + gone_held) as u32,
+        attempts: state.attempts_on(host.id).count() as u32,
+        labels: host.facts.labels.clone(),
+        version: host.facts.version.clone(),
+    }
+}
