@@ -2,9 +2,11 @@
 
 pub mod framing;
 
+pub mod client;
 pub mod devices;
 pub mod http;
 pub mod meters;
 pub mod notify;
-pub mod client;
 pub mod parse;
+
+pub mod net;

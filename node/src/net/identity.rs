@@ -1,0 +1,497 @@
+//! Who this host is: its keys and certificates under `<data>/identity/`, written once, checked at every start.
+//!
+//! The directory appears whole or not at all (written beside, synced, renamed). Key files are 0600 from their first
+//! byte; a start with a key that others can read is refused. Nothing here talks to the network.
+//!
+//! `cluster.toml` (ids, names, first peers), `ca.pem`, `ca-key.pem`, `host.pem`, `host-key.pem`.
+
+use super::ca::{self, CaError, Fingerprint};
+use super::files::{self, FileError};
+use rota_protocol::limits::NAME_BYTES_MAX;
+use rota_protocol::{ClusterId, HostId};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use serde::Deserialize;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// The directory inside the data directory.
+const DIR: &str = "identity";
+const CLUSTER: &str = "cluster.toml";
+const CA: &str = "ca.pem";
+const CA_KEY: &str = "ca-key.pem";
+const HOST: &str = "host.pem";
+const HOST_KEY: &str = "host-key.pem";
+/// The format of `cluster.toml`.
+const FORMAT: u32 = 1;
+/// Longest address of a peer, in bytes: a DNS name and a port.
+pub(super) const ADDR_BYTES_MAX: usize = 262;
+/// Most first peers that are kept: enough to find one that lives.
+pub(super) const SEEDS_MAX: usize = 64;
+
+/// Why there is no usable identity. Each message names the file and the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// No identity yet.
+    #[error("{} does not exist: run `rota init` on the first host or `rota join` on every other, or check the data directory", .0.display())]
+    Missing(PathBuf),
+    /// `init` or `join` on a host that has one.
+    #[error("{} exists: this host already belongs to a cluster; to start anew, move its data directory away first", .0.display())]
+    Exists(PathBuf),
+    /// A file of it cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A file's content is not what it should be.
+    #[error("{}: {what}; restore it from a backup, or move the data directory away and join again", path.display())]
+    Malformed {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// Key and certificate are not a pair.
+    #[error("{} is not the key of {}: restore both from the same backup, or join again", key.display(), certificate.display())]
+    KeyMismatch {
+        /// The key file.
+        key: PathBuf,
+        /// The certificate file.
+        certificate: PathBuf,
+    },
+    /// The certificate names another cluster or host than `cluster.toml`.
+    #[error("{} belongs to {found}, but {wanted} is expected: files of two identities are mixed; restore one of them whole, or join again", path.display())]
+    Foreign {
+        /// The certificate file.
+        path: PathBuf,
+        /// Whom it names.
+        found: String,
+        /// Whom it should name.
+        wanted: String,
+    },
+    /// Outside its validity.
+    #[error("{} is {what} by this host's clock: check the clock; if it is right, move the data directory away and join again", path.display())]
+    Validity {
+        /// The certificate file.
+        path: PathBuf,
+        /// `expired` or `not valid yet`.
+        what: &'static str,
+    },
+    /// A name that cannot be taken.
+    #[error(
+        "the {what} `{name}` cannot be used: 1 to {NAME_BYTES_MAX} letters, digits, `-`, `_` or `.`, and a letter or digit first"
+    )]
+    Name {
+        /// Cluster or host name.
+        what: &'static str,
+        /// What was given.
+        name: String,
+    },
+    /// A certificate could not be made.
+    #[error(transparent)]
+    Ca(#[from] CaError),
+}
+
+/// A host's identity: checked, complete. `Debug` shows no key.
+#[derive(Clone)]
+pub struct Identity {
+    /// This host.
+    pub host: HostId,
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// The cluster's name, for people.
+    pub cluster_name: String,
+    /// This host's name, for people.
+    pub host_name: String,
+    /// Peers to dial first: id and address, as told at the join.
+    pub seeds: Vec<(HostId, String)>,
+    pems: Pems,
+    ca: CertificateDer<'static>,
+    certificate: CertificateDer<'static>,
+    key: Arc<PrivateKeyDer<'static>>,
+}
+
+/// The four PEM texts.
+#[derive(Clone)]
+pub(super) struct Pems {
+    pub(super) ca: String,
+    pub(super) ca_key: String,
+    pub(super) host: String,
+    pub(super) host_key: String,
+}
+
+/// What `cluster.toml` says.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClusterFile {
+    format: u32,
+    cluster: ClusterId,
+    cluster_name: String,
+    host: u64,
+    host_name: String,
+    #[serde(default)]
+    peers: Vec<SeedRow>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SeedRow {
+    host: u64,
+    addr: String,
+}
+
+/// The parts of an identity before they are checked.
+pub(super) struct Draft {
+    pub(super) host: HostId,
+    pub(super) cluster: ClusterId,
+    pub(super) cluster_name: String,
+    pub(super) host_name: String,
+    pub(super) seeds: Vec<(HostId, String)>,
+    pub(super) pems: Pems,
+}
+
+/// Makes a new cluster with this host as its first: `rota init`.
+///
+/// # Errors
+/// A bad name, an identity that is already there, or a disk that refuses; nothing is left behind.
+pub fn found_cluster(
+    data: &Path,
+    cluster_name: &str,
+    host_name: &str,
+) -> Result<Identity, IdentityError> {
+    Identity::check_absent(data)?;
+    let dir = Identity::dir(data);
+    check_name("cluster name", cluster_name)?;
+    check_name("host name", host_name)?;
+    let now = SystemTime::now();
+    let cluster = ClusterId(u128::from_le_bytes(ca::random()?));
+    let host = HostId(1);
+    let authority = ca::make(cluster, now)?;
+    let key = ca::new_key()?;
+    let certificate = ca::certify(
+        &authority.key_pem,
+        cluster,
+        host,
+        &ca::public_key_der(&key),
+        now,
+    )?;
+    let draft = Draft {
+        host,
+        cluster,
+        cluster_name: cluster_name.to_owned(),
+        host_name: host_name.to_owned(),
+        seeds: Vec::new(),
+        pems: Pems {
+            ca: authority.certificate_pem,
+            ca_key: authority.key_pem,
+            host: certificate,
+            host_key: key.serialize_pem(),
+        },
+    };
+    let identity = Identity::check(draft, &dir, now)?;
+    identity.store(data)?;
+    Ok(identity)
+}
+
+/// Checks the name of a host or a cluster.
+pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), IdentityError> {
+    let tail_ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let first_ok = name
+        .bytes()
+        .next()
+        .is_some_and(|b| b.is_ascii_alphanumeric());
+    if first_ok && name.len() <= NAME_BYTES_MAX && name.bytes().all(tail_ok) {
+        return Ok(());
+    }
+    let name = name.chars().take(NAME_BYTES_MAX).collect();
+    Err(IdentityError::Name { what, name })
+}
+
+/// Whether a text can be an address: `host:port`, without anything that needs quoting.
+pub(super) fn is_addr(addr: &str) -> bool {
+    let plain = |b: u8| {
+        b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':' | b'[' | b']' | b'%')
+    };
+    addr.len() <= ADDR_BYTES_MAX
+        && addr.bytes().all(plain)
+        && addr.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p != 0)
+        })
+}
+
+impl Identity {
+    /// Reads and checks `<data>/identity/`.
+    ///
+    /// # Errors
+    /// It is missing, a key can be read by others, or a file is empty, damaged, of another cluster, or expired.
+    pub fn load(data: &Path) -> Result<Self, IdentityError> {
+        Self::load_at(data, SystemTime::now())
+    }
+
+    pub(super) fn dir(data: &Path) -> PathBuf {
+        data.join(DIR)
+    }
+
+    /// A host belongs to one cluster for good.
+    pub(super) fn check_absent(data: &Path) -> Result<(), IdentityError> {
+        let dir = Self::dir(data);
+        match dir.symlink_metadata() {
+            Ok(_) => Err(IdentityError::Exists(dir)),
+            Err(_) => Ok(()),
+        }
+    }
+
+    pub(super) fn load_at(data: &Path, now: SystemTime) -> Result<Self, IdentityError> {
+        let dir = data.join(DIR);
+        if !dir.exists() {
+            return Err(IdentityError::Missing(dir));
+        }
+        let path = dir.join(CLUSTER);
+        let file: ClusterFile =
+            toml::from_str(&files::read_text(&path)?).map_err(|e| malformed(&path, e.message()))?;
+        if file.format != FORMAT {
+            return Err(malformed(
+                &path,
+                &format!(
+                    "format {} is not {FORMAT}, the one this build reads",
+                    file.format
+                ),
+            ));
+        }
+        let draft = Draft {
+            host: HostId(file.host),
+            cluster: file.cluster,
+            cluster_name: file.cluster_name,
+            host_name: file.host_name,
+            seeds: file
+                .peers
+                .into_iter()
+                .map(|row| (HostId(row.host), row.addr))
+                .collect(),
+            pems: Pems {
+                ca: files::read_text(&dir.join(CA))?,
+                ca_key: files::read_private(&dir.join(CA_KEY))?,
+                host: files::read_text(&dir.join(HOST))?,
+                host_key: files::read_private(&dir.join(HOST_KEY))?,
+            },
+        };
+        Self::check(draft, &dir, now)
+    }
+
+    /// Checks that the parts belong together and are valid now. `dir` is for messages.
+    pub(super) fn check(draft: Draft, dir: &Path, now: SystemTime) -> Result<Self, IdentityError> {
+        let Draft {
+            host,
+            cluster,
+            cluster_name,
+            host_name,
+            seeds,
+            pems,
+        } = draft;
+        check_name("cluster name", &cluster_name)?;
+        check_name("host name", &host_name)?;
+        if host.0 == 0 || cluster.0 == 0 {
+            return Err(malformed(
+                &dir.join(CLUSTER),
+                "the ids of cluster and host cannot be zero",
+            ));
+        }
+        if seeds.len() > SEEDS_MAX || !seeds.iter().all(|(_, addr)| is_addr(addr)) {
+            return Err(malformed(
+                &dir.join(CLUSTER),
+                "the list of peers is too long or holds a bad address",
+            ));
+        }
+        let ca = one_certificate(&dir.join(CA), &pems.ca)?;
+        let ca_key = one_key(&dir.join(CA_KEY), &pems.ca_key)?;
+        let certificate = one_certificate(&dir.join(HOST), &pems.host)?;
+        let key = one_key(&dir.join(HOST_KEY), &pems.host_key)?;
+        check_pair(dir, (CA, &ca), (CA_KEY, &ca_key))?;
+        check_pair(dir, (HOST, &certificate), (HOST_KEY, &key))?;
+        let wanted = ca::host_name(cluster, host);
+        match ca::named_host(&certificate) {
+            Some(named) if named == (cluster, host) => {}
+            named => {
+                return Err(IdentityError::Foreign {
+                    path: dir.join(HOST),
+                    found: named.map_or_else(|| "no host".to_owned(), |(c, h)| ca::host_name(c, h)),
+                    wanted,
+                });
+            }
+        }
+        check_chain(dir, &ca, &certificate, now)?;
+        Ok(Self {
+            host,
+            cluster,
+            cluster_name,
+            host_name,
+            seeds,
+            pems,
+            ca,
+            certificate,
+            key: Arc::new(key),
+        })
+    }
+
+    /// Writes it, whole or not at all.
+    pub(super) fn store(&self, data: &Path) -> Result<(), IdentityError> {
+        Self::check_absent(data)?;
+        let dir = Self::dir(data);
+        let cluster = self.cluster_toml();
+        files::write_private_dir(
+            &dir,
+            &[
+                (CLUSTER, &cluster),
+                (CA, &self.pems.ca),
+                (CA_KEY, &self.pems.ca_key),
+                (HOST, &self.pems.host),
+                (HOST_KEY, &self.pems.host_key),
+            ],
+        )?;
+        Ok(())
+    }
+
+    /// The authority's fingerprint, as tokens name it.
+    #[must_use]
+    pub fn ca_fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(&self.ca)
+    }
+
+    pub(super) fn ca(&self) -> &CertificateDer<'static> {
+        &self.ca
+    }
+
+    pub(super) fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    pub(super) fn key(&self) -> PrivateKeyDer<'static> {
+        self.key.clone_key()
+    }
+
+    pub(super) fn pems(&self) -> &Pems {
+        &self.pems
+    }
+
+    /// 32 bytes that only this host knows, the same at each start, one value per purpose.
+    pub(super) fn derived_secret(&self, purpose: &str) -> [u8; 32] {
+        ca::sha256(&[purpose.as_bytes(), &[0], self.key.secret_der()])
+    }
+
+    fn cluster_toml(&self) -> String {
+        use fmt::Write as _;
+        // Names and addresses hold no letter that would need quoting (see `check_name`, `is_addr`).
+        let mut text = format!(
+            "format = {FORMAT}\ncluster = \"{}\"\ncluster_name = \"{}\"\nhost = {}\nhost_name = \"{}\"\n",
+            self.cluster, self.cluster_name, self.host, self.host_name
+        );
+        for (host, addr) in &self.seeds {
+            let _ = write!(text, "\n[[peers]]\nhost = {host}\naddr = \"{addr}\"\n");
+        }
+        text
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity")
+            .field("host", &self.host)
+            .field("cluster", &self.cluster)
+            .field("host_name", &self.host_name)
+            .field("ca", &self.ca_fingerprint())
+            .finish_non_exhaustive()
+    }
+}
+
+fn malformed(path: &Path, what: &str) -> IdentityError {
+    IdentityError::Malformed {
+        path: path.to_owned(),
+        what: what.to_owned(),
+    }
+}
+
+fn one_certificate(path: &Path, pem: &str) -> Result<CertificateDer<'static>, IdentityError> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    let all = all.map_err(|e| malformed(path, &format!("not a PEM certificate: {e}")))?;
+    match <[_; 1]>::try_from(all) {
+        Ok([one]) => Ok(one),
+        Err(all) => Err(malformed(
+            path,
+            &format!("holds {} certificates, not one", all.len()),
+        )),
+    }
+}
+
+fn one_key(path: &Path, pem: &str) -> Result<PrivateKeyDer<'static>, IdentityError> {
+    let all: Result<Vec<_>, _> = PrivateKeyDer::pem_slice_iter(pem.as_bytes()).collect();
+    let all = all.map_err(|e| malformed(path, &format!("not a PEM key: {e}")))?;
+    match <[_; 1]>::try_from(all) {
+        Ok([one]) => Ok(one),
+        Err(all) => Err(malformed(
+            path,
+            &format!("holds {} keys, not one", all.len()),
+        )),
+    }
+}
+
+fn check_pair(
+    dir: &Path,
+    (certificate_name, certificate): (&str, &CertificateDer<'static>),
+    (key_name, key): (&str, &PrivateKeyDer<'static>),
+) -> Result<(), IdentityError> {
+    let signing = super::tls::provider()
+        .key_provider
+        .load_private_key(key.clone_key())
+        .map_err(|e| malformed(&dir.join(key_name), &format!("not a usable key: {e}")))?;
+    rustls::sign::CertifiedKey::new(vec![certificate.clone()], signing)
+        .keys_match()
+        .map_err(|_| IdentityError::KeyMismatch {
+            key: dir.join(key_name),
+            certificate: dir.join(certificate_name),
+        })
+}
+
+fn check_chain(
+    dir: &Path,
+    ca: &CertificateDer<'_>,
+    certificate: &CertificateDer<'_>,
+    now: SystemTime,
+) -> Result<(), IdentityError> {
+    let path = dir.join(HOST);
+    let anchor = webpki::anchor_from_trusted_cert(ca).map_err(|e| {
+        malformed(
+            &dir.join(CA),
+            &format!("not an authority's certificate: {e}"),
+        )
+    })?;
+    let parsed = webpki::EndEntityCert::try_from(certificate)
+        .map_err(|e| malformed(&path, &format!("not a certificate: {e}")))?;
+    let since_epoch = now
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    parsed
+        .verify_for_usage(
+            super::tls::provider().signature_verification_algorithms.all,
+            &[anchor],
+            &[],
+            UnixTime::since_unix_epoch(since_epoch),
+            webpki::KeyUsage::client_auth(),
+            None,
+            None,
+        )
+        .map(|_| ())
+        .map_err(|error| match error {
+            webpki::Error::CertExpired { .. } => IdentityError::Validity {
+                path,
+                what: "expired",
+            },
+            webpki::Error::CertNotValidYet { .. } => IdentityError::Validity {
+                path,
+                what: "not valid yet",
+            },
+            other => malformed(
+                &path,
+                &format!("not signed by {}: {other}", dir.join(CA).display()),
+            ),
+        })
+}

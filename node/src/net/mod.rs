@@ -1,0 +1,432 @@
+//! The network of a peer: one UDP port, QUIC, TLS 1.3 with certificates of the cluster's own authority.
+//!
+//! [`Net`] dials peers and serves peers, joining hosts and API clients; what they ask is the business of a
+//! [`PeerHandler`]. Who a caller is comes from its certificate alone. Nothing here knows raft, jobs or devices.
+//!
+//! Map: `ca`, `identity`, `files`, `secret` (who is who, on disk) - `tls`, `transport` (settings) - `link`, `dial`,
+//! `call` (to others) - `server`, `serve`, `authorize` (from others) - `join`, `client`, `api_stream` (those who are
+//! no peers) - `wire` (messages on streams) - `gossip` (membership and status, sans-io, and its driver).
+
+mod api_stream;
+mod authorize;
+mod ca;
+mod call;
+mod client;
+mod dial;
+mod files;
+mod identity;
+mod join;
+mod link;
+mod secret;
+mod serve;
+mod server;
+mod tls;
+mod transport;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+pub use api_stream::ApiStream;
+pub use authorize::authorize;
+pub use ca::{CaError, Fingerprint, host_name, parse_host_name};
+pub use client::{ConnectError, connect_api};
+pub use files::FileError;
+pub use identity::{Identity, IdentityError, found_cluster};
+pub use join::{JoinError, issue, join, join_request_id};
+pub use secret::{TokenError, TokenKind, TokenText, hash_secret, mint_secret, same_secret};
+pub use tls::{ALPN_API, ALPN_JOIN, ALPN_PEER, TlsError};
+pub use transport::NetTimings;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use link::{Class, Link};
+use quinn::{AsyncUdpSocket, Connection, Endpoint, VarInt};
+use rota_protocol::frame::{FrameKind, VERSION_MAX};
+use rota_protocol::gossip::GossipPacket;
+use rota_protocol::limits::GOSSIP_BYTES_MAX;
+use rota_protocol::peer::{JoinReply, JoinRequest, PeerReply, PeerRequest};
+use rota_protocol::{HostId, PublicError};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+/// Datagrams that wait for a dial; more are dropped, as a network would.
+const GOSSIP_WAITING_MAX: usize = 64;
+/// How long they wait.
+const GOSSIP_DIAL_TIME: Duration = Duration::from_secs(1);
+/// How often unused connections are looked for.
+const SWEEP_TIME: Duration = Duration::from_secs(10);
+
+/// Calls to peers, as agreement needs them.
+pub trait PeerLink: Send + Sync + 'static {
+    /// One call; it ends within `ttl`.
+    fn call(
+        &self,
+        to: HostId,
+        request: PeerRequest,
+        ttl: Duration,
+    ) -> BoxFuture<'static, Result<PeerReply, LinkError>>;
+}
+
+/// Why a call gave no reply.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    /// Surely not delivered.
+    #[error("unreachable: {0}")]
+    Unreachable(String),
+    /// Perhaps delivered, perhaps carried out.
+    #[error("no reply in time")]
+    Timeout,
+    /// Surely not carried out, and the same call would be refused again.
+    #[error("refused: {0}")]
+    Refused(PublicError),
+}
+
+/// What a peer does with what comes in. Calls run concurrently; an identity given to them is authenticated.
+pub trait PeerHandler: Send + Sync + 'static {
+    /// A request of a fellow peer, already authorised by [`authorize`]. The future is run to its end even when the
+    /// caller has given up, but for `ReadLog`, which is dropped then.
+    fn peer(&self, from: HostId, request: PeerRequest) -> BoxFuture<'static, PeerReply>;
+
+    /// A host asks to join. Its form is checked, its token is not: commit `AdmitHost` under [`join_request_id`],
+    /// then [`issue`]. Must end within a few seconds.
+    fn join(&self, request: JoinRequest) -> BoxFuture<'static, JoinReply>;
+
+    /// A gossip datagram of a fellow peer. Must not block; a full queue drops it.
+    fn gossip(&self, from: HostId, bytes: Vec<u8>);
+
+    /// A client's stream, not yet authenticated. Must not block: start a task. The stream's end frees its slot.
+    fn api(&self, stream: ApiStream);
+}
+
+/// How to start.
+pub struct NetConfig {
+    /// Who this host is.
+    pub identity: Arc<Identity>,
+    /// The UDP address to listen on; it is also the source of every dial.
+    pub listen: SocketAddr,
+    /// Timers.
+    pub timings: NetTimings,
+    /// A socket to use in place of one bound to `listen`: fault injection, simulation.
+    pub socket: Option<Arc<dyn AsyncUdpSocket>>,
+}
+
+impl NetConfig {
+    /// With default timers and a real socket.
+    #[must_use]
+    pub fn new(identity: Arc<Identity>, listen: SocketAddr) -> Self {
+        Self {
+            identity,
+            listen,
+            timings: NetTimings::default(),
+            socket: None,
+        }
+    }
+}
+
+/// Why the network could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    /// The port.
+    #[error(
+        "cannot listen on udp {addr}: {source}; check that the address is this host's and that no other agent runs on it"
+    )]
+    Listen {
+        /// Where.
+        addr: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// Certificates and keys.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// No async runtime around the call.
+    #[error("the network must be started inside a tokio runtime")]
+    NoRuntime,
+}
+
+/// The running network of one peer. Closing it, or dropping the last handle, ends its connections and tasks.
+pub struct Net {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    identity: Arc<Identity>,
+    endpoint: Endpoint,
+    timings: NetTimings,
+    dialler: dial::Dialler,
+    handler: Arc<dyn PeerHandler>,
+    doors: server::Doors,
+    joins: join::PerSecond,
+    links: Mutex<BTreeMap<(HostId, Class), Arc<Link>>>,
+    addresses: Mutex<BTreeMap<HostId, Addresses>>,
+    gossip_waiting: Arc<Semaphore>,
+}
+
+/// Where a peer may be: hints, tried in this order.
+#[derive(Debug, Default)]
+struct Addresses {
+    /// From the replicated state, or from the join.
+    stated: Option<String>,
+    /// From gossip.
+    heard: Option<String>,
+}
+
+impl Net {
+    /// Listens, and serves until closed. Call it inside a tokio runtime.
+    ///
+    /// # Errors
+    /// The port cannot be had, or the identity is not usable.
+    pub async fn start(
+        config: NetConfig,
+        handler: Arc<dyn PeerHandler>,
+    ) -> Result<Arc<Self>, NetError> {
+        let NetConfig {
+            identity,
+            listen,
+            timings,
+            socket,
+        } = config;
+        let server_config = server::config(&identity, &timings)?;
+        let dialler = dial::Dialler::new(&identity, &timings)?;
+        let runtime = quinn::default_runtime().ok_or(NetError::NoRuntime)?;
+        let settings = transport::endpoint(&identity);
+        let endpoint = match socket {
+            Some(socket) => {
+                Endpoint::new_with_abstract_socket(settings, Some(server_config), socket, runtime)
+            }
+            None => std::net::UdpSocket::bind(listen)
+                .and_then(|socket| Endpoint::new(settings, Some(server_config), socket, runtime)),
+        }
+        .map_err(|source| NetError::Listen {
+            addr: listen,
+            source,
+        })?;
+        let inner = Arc::new(Inner {
+            identity,
+            endpoint,
+            timings,
+            dialler,
+            handler,
+            doors: server::Doors::new(),
+            joins: join::PerSecond::new(),
+            links: Mutex::default(),
+            addresses: Mutex::default(),
+            gossip_waiting: Arc::new(Semaphore::new(GOSSIP_WAITING_MAX)),
+        });
+        for (host, addr) in &inner.identity.seeds {
+            inner.set_address(*host, addr.clone(), true);
+        }
+        tokio::spawn(server::accept(inner.clone()));
+        tokio::spawn(sweep(Arc::downgrade(&inner)));
+        Ok(Arc::new(Self { inner }))
+    }
+
+    /// Where a peer is, by the replicated state. Replaces what was set before.
+    pub fn set_peer(&self, host: HostId, addr: String) {
+        self.inner.set_address(host, addr, true);
+    }
+
+    /// Where a peer says it is, by gossip: tried after the other address.
+    pub fn hint_peer(&self, host: HostId, addr: String) {
+        self.inner.set_address(host, addr, false);
+    }
+
+    /// The address that the port is bound to.
+    ///
+    /// # Errors
+    /// The socket does not know.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.endpoint.local_addr()
+    }
+
+    /// Sends a gossip datagram, if it can be had without waiting: unreliable, as a network is. Longer ones than
+    /// [`GOSSIP_BYTES_MAX`] are dropped.
+    pub fn gossip_send(&self, to: HostId, bytes: Vec<u8>) {
+        if to == self.inner.identity.host || bytes.len() > GOSSIP_BYTES_MAX {
+            return;
+        }
+        let packet = GossipPacket { bytes };
+        let Ok(frame) = crate::framing::encode_message(VERSION_MAX, FrameKind::Gossip, &packet)
+        else {
+            return;
+        };
+        let frame = Bytes::from(frame);
+        let link = self.inner.link(to, Class::Gossip);
+        if let Some(up) = link.up() {
+            // Too large or gone: the packet is lost, and gossip bears that.
+            let _ = up.connection.send_datagram(frame);
+            return;
+        }
+        let Ok(permit) = self.inner.gossip_waiting.clone().try_acquire_owned() else {
+            return;
+        };
+        let inner = self.inner.clone();
+        tokio::spawn(async move {
+            let deadline = Instant::now() + GOSSIP_DIAL_TIME;
+            if let Ok(up) = link.connected(&inner, deadline).await {
+                let _ = up.connection.send_datagram(frame);
+            }
+            drop(permit);
+        });
+    }
+
+    /// Who this host is.
+    #[must_use]
+    pub fn identity(&self) -> &Arc<Identity> {
+        &self.inner.identity
+    }
+
+    /// Ends every connection and stops listening; calls under way fail.
+    pub fn close(&self) {
+        self.inner
+            .endpoint
+            .close(CloseCode::ShuttingDown.to_wire(), b"shutting down");
+    }
+
+    /// After [`Self::close`]: waits until the peers were told, at most a moment.
+    pub async fn closed(&self) {
+        client::flush(&self.inner.endpoint).await;
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl PeerLink for Net {
+    fn call(
+        &self,
+        to: HostId,
+        request: PeerRequest,
+        ttl: Duration,
+    ) -> BoxFuture<'static, Result<PeerReply, LinkError>> {
+        let inner = self.inner.clone();
+        if to == inner.identity.host {
+            // A call to itself needs no network, and obeys the same rules.
+            return async move {
+                authorize(to, &request).map_err(LinkError::Refused)?;
+                tokio::time::timeout(ttl, inner.handler.peer(to, request))
+                    .await
+                    .map_err(|_| LinkError::Timeout)
+            }
+            .boxed();
+        }
+        inner.call_peer(to, request, ttl).boxed()
+    }
+}
+
+impl Inner {
+    fn link(&self, to: HostId, class: Class) -> Arc<Link> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links
+            .entry((to, class))
+            .or_insert_with(|| Arc::new(Link::new(to, class)))
+            .clone()
+    }
+
+    fn all_links(&self) -> Vec<Arc<Link>> {
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.values().cloned().collect()
+    }
+
+    fn set_address(&self, host: HostId, addr: String, stated: bool) {
+        let mut book = self
+            .addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let entry = book.entry(host).or_default();
+        let slot = if stated {
+            &mut entry.stated
+        } else {
+            &mut entry.heard
+        };
+        if slot.as_deref() == Some(addr.as_str()) {
+            return;
+        }
+        *slot = Some(addr);
+        drop(book);
+        for class in [Class::Raft, Class::Rest, Class::Gossip] {
+            self.link(host, class).retry_now();
+        }
+    }
+
+    fn addresses_of(&self, host: HostId) -> Vec<String> {
+        let book = self
+            .addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(Addresses { stated, heard }) = book.get(&host) else {
+            return Vec::new();
+        };
+        let heard = heard.iter().filter(|heard| Some(*heard) != stated.as_ref());
+        stated.iter().chain(heard).cloned().collect()
+    }
+}
+
+/// Closes pooled connections that nobody uses, for as long as the network lives.
+async fn sweep(inner: std::sync::Weak<Inner>) {
+    loop {
+        tokio::time::sleep(SWEEP_TIME).await;
+        let Some(inner) = inner.upgrade() else {
+            return;
+        };
+        for link in inner.all_links() {
+            link.close_if_unused(inner.timings.unused);
+        }
+    }
+}
+
+/// Why a side closed a connection, as the other side sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum CloseCode {
+    /// Nothing more to say.
+    Done = 0,
+    /// Bytes that are no message of ours.
+    Malformed = 1,
+    /// No common protocol version.
+    Version = 2,
+    /// Another cluster, or another host than was wanted.
+    WrongCluster = 3,
+    /// No certificate where one is needed, or that of another host.
+    Unauthenticated = 4,
+    /// A limit on connections is reached.
+    Busy = 5,
+    /// The process ends.
+    ShuttingDown = 6,
+    /// No call for a long time.
+    Unused = 7,
+}
+
+impl CloseCode {
+    fn to_wire(self) -> VarInt {
+        VarInt::from_u32(self as u32)
+    }
+
+    fn from_wire(code: VarInt) -> Option<Self> {
+        Some(match code.into_inner() {
+            0 => Self::Done,
+            1 => Self::Malformed,
+            2 => Self::Version,
+            3 => Self::WrongCluster,
+            4 => Self::Unauthenticated,
+            5 => Self::Busy,
+            6 => Self::ShuttingDown,
+            7 => Self::Unused,
+            _ => return None,
+        })
+    }
+
+    fn close(self, connection: &Connection, reason: &str) {
+        connection.close(self.to_wire(), reason.as_bytes());
+    }
+}

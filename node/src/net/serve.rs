@@ -1,0 +1,162 @@
+//! Serving a greeted connection: the requests and datagrams of a peer, the one request of a host that joins.
+
+use super::wire::{self, RESET_MALFORMED, WholeSend};
+use super::{CloseCode, Inner, authorize, join, transport};
+use crate::framing;
+use quinn::{Connection, RecvStream, SendStream};
+use rota_protocol::frame::{self, FrameKind, HEADER_BYTES};
+use rota_protocol::gossip::GossipPacket;
+use rota_protocol::limits::{FRAME_BYTES_MAX, GOSSIP_BYTES_MAX};
+use rota_protocol::peer::{JoinReply, JoinRequest, PeerReply, PeerRequest};
+use rota_protocol::{ErrorCode, HostId, PublicError, codec};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+/// A request must have come in by then: a slow one must not hold its stream for ever.
+const REQUEST_TIME: Duration = Duration::from_secs(10);
+/// Largest request to join, in bytes.
+const JOIN_BYTES_MAX: usize = 16 << 10;
+/// Attempts to join that are answered, per second: enough for a rack, too few to guess a token (fault S3).
+const JOINS_PER_SECOND: u32 = 20;
+/// How long a joiner may take to fetch its answer.
+const FAREWELL_TIME: Duration = Duration::from_secs(2);
+
+/// Serves a peer's connection until it ends.
+pub(super) async fn peer(inner: &Arc<Inner>, connection: &Connection, from: HostId, version: u16) {
+    let datagrams = tokio::spawn(datagrams(inner.clone(), connection.clone(), from));
+    // Streams are counted until their handler is done, not until the caller loses interest.
+    let streams = Arc::new(Semaphore::new(transport::PEER_STREAMS_MAX as usize));
+    while let Ok(permit) = streams.clone().acquire_owned().await {
+        let Ok((send, recv)) = connection.accept_bi().await else {
+            break;
+        };
+        let (inner, connection) = (inner.clone(), connection.clone());
+        tokio::spawn(async move {
+            request(&inner, &connection, (from, version), send, recv).await;
+            drop(permit);
+        });
+    }
+    datagrams.abort();
+}
+
+async fn datagrams(inner: Arc<Inner>, connection: Connection, from: HostId) {
+    while let Ok(bytes) = connection.read_datagram().await {
+        match gossip_packet(&bytes) {
+            Some(packet) => inner.handler.gossip(from, packet.bytes),
+            None => tracing::debug!(host = %from, "malformed datagram dropped"),
+        }
+    }
+}
+
+/// Reads a datagram: one frame, and nothing after it.
+pub(super) fn gossip_packet(bytes: &[u8]) -> Option<GossipPacket> {
+    let (header, body) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+    let header = frame::Header::from_bytes(*header).ok()?;
+    if header.kind != FrameKind::Gossip || header.len as usize != body.len() {
+        return None;
+    }
+    // The list's own length stands before it: at most nine bytes.
+    codec::decode(body, GOSSIP_BYTES_MAX + 9).ok()
+}
+
+async fn request(
+    inner: &Arc<Inner>,
+    connection: &Connection,
+    (from, version): (HostId, u16),
+    send: SendStream,
+    mut recv: RecvStream,
+) {
+    let mut send = WholeSend::new(send);
+    let read = wire::read_only::<_, PeerRequest>(
+        &mut recv,
+        FrameKind::PeerRequest,
+        version,
+        FRAME_BYTES_MAX,
+    );
+    let request = match timeout(REQUEST_TIME, read).await {
+        Ok(Ok(request)) => request,
+        Ok(Err(error)) if error.is_broken_stream() => return,
+        Ok(Err(error)) => {
+            tracing::warn!(host = %from, %error, "malformed request, connection closed");
+            send.reset(RESET_MALFORMED);
+            CloseCode::Malformed.close(connection, &error.to_string());
+            return;
+        }
+        Err(_) => {
+            wire::refuse(&mut recv, RESET_MALFORMED);
+            return;
+        }
+    };
+    let reply = match authorize::authorize(from, &request) {
+        Err(refused) => {
+            tracing::warn!(host = %from, %refused, "request refused");
+            PeerReply::Refused(refused)
+        }
+        Ok(()) => {
+            // A wait for output may be long, and is pointless once nobody listens. All else runs to its end.
+            let waits = matches!(request, PeerRequest::ReadLog { .. });
+            let handled = inner.handler.peer(from, request);
+            tokio::select! {
+                reply = handled => reply,
+                () = send.stopped(), if waits => return,
+            }
+        }
+    };
+    let bytes = framing::encode_message(version, FrameKind::PeerReply, &reply).or_else(|error| {
+        let refused = PublicError::new(ErrorCode::TooLarge, error.to_string());
+        framing::encode_message(version, FrameKind::PeerReply, &PeerReply::Refused(refused))
+    });
+    if let Ok(bytes) = bytes {
+        // Whoever asked may be gone by now.
+        let _ = send.send(&bytes).await;
+    }
+}
+
+/// Serves a host that joins: one request, one answer.
+pub(super) async fn joiner(inner: &Arc<Inner>, connection: &Connection, version: u16) {
+    let exchange = async {
+        let (send, mut recv) = connection.accept_bi().await.ok()?;
+        let send = WholeSend::new(send);
+        let request = wire::read_only::<_, JoinRequest>(
+            &mut recv,
+            FrameKind::JoinRequest,
+            version,
+            JOIN_BYTES_MAX,
+        )
+        .await
+        .ok()?;
+        Some((request, send))
+    };
+    let Ok(Some((request, mut send))) = timeout(REQUEST_TIME, exchange).await else {
+        CloseCode::Malformed.close(connection, "a request to join was due");
+        return;
+    };
+    let remote = connection.remote_address();
+    let reply = match join::check_request(&request) {
+        Err(refused) => JoinReply::Refused(refused),
+        Ok(()) if !inner.joins.take(JOINS_PER_SECOND) => JoinReply::Refused(
+            PublicError::new(ErrorCode::Busy, "too many attempts to join").retry_after(1_000),
+        ),
+        Ok(()) => inner.handler.join(request.clone()).await,
+    };
+    match &reply {
+        JoinReply::Granted(grant) => {
+            tracing::info!(%remote, host = %grant.host, name = %request.host_name, "host admitted");
+        }
+        JoinReply::Refused(refused) => {
+            tracing::warn!(%remote, name = %request.host_name, %refused, "host refused");
+        }
+    }
+    if let Ok(bytes) = framing::encode_message(version, FrameKind::JoinReply, &reply)
+        && send.send(&bytes).await.is_ok()
+    {
+        // The joiner closes when it has read the answer.
+        tokio::select! {
+            _ = connection.closed() => {}
+            () = sleep(FAREWELL_TIME) => {}
+        }
+    }
+    CloseCode::Done.close(connection, "");
+}
