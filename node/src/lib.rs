@@ -4,6 +4,7 @@ pub mod framing;
 
 pub mod client;
 pub mod devices;
+pub mod doctor;
 pub mod http;
 pub mod meters;
 pub mod notify;

@@ -35,6 +35,8 @@ pub fn library_path(configured: Option<&Path>) -> OsString {
 /// What can be told of the library without asking about cards; for `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LibraryFacts {
+    /// The file that the loader found.
+    pub file: Option<String>,
     /// The driver's version, when it tells.
     pub driver: Option<String>,
     /// How many cards it counts.
@@ -56,8 +58,10 @@ pub fn inspect(library: &OsStr) -> Result<Option<LibraryFacts>, DeviceError> {
         .sys_driver_version()
         .ok()
         .and_then(|version| clean::text(&version));
+    let file = loaded_file(library);
     retire(nvml);
     Ok(Some(LibraryFacts {
+        file,
         driver,
         cards: count?,
     }))
@@ -175,6 +179,23 @@ fn start(library: &OsStr) -> Result<Option<Nvml>, DeviceError> {
 fn is_there(library: &OsStr) -> bool {
     let path = Path::new(library);
     path.components().count() > 1 && path.exists()
+}
+
+/// Which file a library that is loaded now came from: the loader does not tell, the kernel does.
+fn loaded_file(library: &OsStr) -> Option<String> {
+    let name = Path::new(library).file_name()?.to_str()?;
+    // `libnvidia-ml.so.1` is a link to a file that ends in the driver's version.
+    let stem = name.split(".so").next()?;
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    maps.lines()
+        .filter_map(|line| line.find('/').map(|at| &line[at..]))
+        .find(|path| {
+            Path::new(path)
+                .file_name()
+                .and_then(OsStr::to_str)
+                .is_some_and(|file| file.starts_with(stem))
+        })
+        .map(str::to_owned)
 }
 
 /// Shuts the library down. The wrapper panics when it lacks `nvmlShutdown`; then it stays loaded instead.

@@ -206,12 +206,21 @@ fn serve(mut provider: Box<dyn DeviceProvider>, orders: &Receiver<Order>) {
 mod tests {
     use super::*;
     use crate::devices::sim::SimProvider;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Hangs while the gate is closed.
     struct Gated {
-        gate: Arc<Mutex<()>>,
+        closed: Arc<AtomicBool>,
         inner: SimProvider,
+    }
+
+    impl Gated {
+        fn pass(&self) {
+            while self.closed.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
     }
 
     impl DeviceProvider for Gated {
@@ -219,21 +228,21 @@ mod tests {
             "gated"
         }
         fn discover(&mut self) -> Result<Found, DeviceError> {
-            drop(self.gate.lock());
+            self.pass();
             self.inner.discover()
         }
         fn read(&mut self) -> Vec<DeviceReading> {
-            drop(self.gate.lock());
+            self.pass();
             self.inner.read()
         }
     }
 
-    fn gated(gate: &Arc<Mutex<()>>, deadline: Duration) -> Probe {
-        let gate = Arc::clone(gate);
+    fn gated(closed: &Arc<AtomicBool>, deadline: Duration) -> Probe {
+        let closed = Arc::clone(closed);
         let make = move || -> Box<dyn DeviceProvider> {
             let inner = SimProvider::new("2xH100", "h").expect("fair");
             Box::new(Gated {
-                gate: Arc::clone(&gate),
+                closed: Arc::clone(&closed),
                 inner,
             })
         };
@@ -242,9 +251,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_provider_that_hangs_costs_the_deadline_and_two_threads_at_most() {
-        let gate = Arc::new(Mutex::new(()));
-        let mut probe = gated(&gate, Duration::from_millis(20));
-        let closed = gate.lock().expect("nobody panicked");
+        let closed = Arc::new(AtomicBool::new(false));
+        let mut probe = gated(&closed, Duration::from_millis(20));
+        closed.store(true, Ordering::SeqCst);
         for _ in 0..STUCK_MAX {
             assert_eq!(
                 probe.discover().await,
@@ -258,7 +267,7 @@ mod tests {
             );
             assert!(probe.read().await.is_empty());
         }
-        drop(closed);
+        closed.store(false, Ordering::SeqCst);
         while probe.stuck() > 0 {
             tokio::task::yield_now().await;
         }
@@ -296,12 +305,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_caller_that_goes_away_harms_no_later_one() {
-        let gate = Arc::new(Mutex::new(()));
-        let mut probe = gated(&gate, Duration::from_secs(60));
-        let closed = gate.lock().expect("nobody panicked");
+        let closed = Arc::new(AtomicBool::new(false));
+        let mut probe = gated(&closed, Duration::from_secs(60));
+        closed.store(true, Ordering::SeqCst);
         let gone = tokio::time::timeout(Duration::from_millis(5), probe.discover()).await;
         assert!(gone.is_err(), "the caller gave up first");
-        drop(closed);
+        closed.store(false, Ordering::SeqCst);
         assert_eq!(
             probe.discover().await.expect("answers again").devices.len(),
             2
