@@ -1,1 +1,401 @@
-//! stub
+//! Agreement for Rota: openraft around the brain, a durable log, batched proposals, linearizable reads, membership.
+//!
+//! What this crate is not: it knows nothing of scheduling, devices, sockets or actors. The network is one trait,
+//! [`PeerLink`]; the brain is `rota_core`; openraft's own names stay inside.
+//!
+//! How a proposal travels: [`Consensus::propose`] -> `propose.rs` (batch, route, retry) -> openraft -> `log/` (one write
+//! and one fsync for all that waited) and `network.rs` (followers) -> `machine.rs` (apply) -> the caller's outcomes.
+//!
+//! Invariants: a vote and an entry are durable before anyone hears of them; a failed fsync is final; an entry that
+//! this build cannot read ends the peer; a host id is never used again; nothing that matters rests on metrics.
+
+mod config;
+mod inbound;
+mod leadership;
+mod link;
+mod log;
+mod machine;
+mod membership;
+pub mod memory_link;
+mod network;
+mod propose;
+mod read;
+mod snapshot_file;
+mod start;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use config::{ConsensusConfig, Timings};
+pub use leadership::Leadership;
+pub use link::{LinkError, PeerLink};
+pub use log::LogError;
+pub use machine::AppliedNote;
+pub use membership::{MembershipStep, voters_wanted};
+pub use rota_core::{Event, State};
+pub use snapshot_file::SnapshotFault;
+pub use start::StartError;
+
+use leadership::Watched;
+use openraft::EmptyNode;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{InitializeError, RaftError};
+use propose::{Answer, Proposals};
+use read::{Reader, no_leader};
+use rota_protocol::command::{Command, Outcome, Proposal};
+use rota_protocol::ids::HostId;
+use rota_protocol::peer::{PeerReply, PeerRequest};
+use rota_protocol::{ErrorCode, PublicError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{broadcast, watch};
+use tokio::task::JoinHandle;
+
+/// How long a leader works on a batch that a peer forwarded; the peer's own deadline is usually shorter.
+const FORWARDED_WAIT: Duration = Duration::from_secs(10);
+/// How long the first peer waits for itself to lead.
+const FOUND_WAIT: Duration = Duration::from_secs(10);
+
+/// One peer's part in the agreement; clones share it.
+#[derive(Clone)]
+pub struct Consensus(Arc<Inner>);
+
+pub(crate) struct Inner {
+    host: HostId,
+    timings: Timings,
+    raft: config::Raft,
+    log: log::store::LogStore,
+    machine: Arc<machine::Shared>,
+    inbound: inbound::Inbound,
+    watched: Arc<Watched>,
+    proposals: Proposals,
+    reader: Reader,
+    /// One membership change at a time.
+    changing: tokio::sync::Mutex<()>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Where a peer stands, for status pages; it may be out of date as soon as it is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RaftStatus {
+    /// This host.
+    pub host: HostId,
+    /// Its current term.
+    pub term: u64,
+    /// Who leads, as far as it knows.
+    pub leader: Option<HostId>,
+    /// Index of the last entry in its log.
+    pub last_log: u64,
+    /// Index that it knows to be committed.
+    pub committed: u64,
+    /// Index that it has applied.
+    pub applied: u64,
+    /// Index of its last snapshot.
+    pub snapshot: u64,
+    /// Hosts that vote.
+    pub voters: BTreeSet<HostId>,
+    /// Hosts that follow only.
+    pub learners: BTreeSet<HostId>,
+    /// At the leader: how many entries each member is behind.
+    pub lag: BTreeMap<HostId, u64>,
+    /// 99th percentile of this peer's recent fsyncs, in microseconds.
+    pub fsync_p99_us: u64,
+    /// The disk refused room for log entries.
+    pub storage_full: bool,
+}
+
+impl Consensus {
+    /// Opens the log and the snapshot, and takes part from now on. A new peer waits until a leader adds it, unless it
+    /// is the first one, which [`Consensus::found`]s the cluster.
+    ///
+    /// # Errors
+    /// Bad timings, damaged or foreign files, a log that is gone, or the disk.
+    pub async fn start(
+        config: ConsensusConfig,
+        link: Arc<dyn PeerLink>,
+    ) -> Result<Self, StartError> {
+        start::start(config, config::Tuning::default(), link).await
+    }
+
+    /// Makes this peer the only voter of a new cluster and commits its first entry. Idempotent: where the same
+    /// cluster exists already, nothing changes.
+    ///
+    /// # Errors
+    /// `Conflict` if another cluster exists here; otherwise as for [`Consensus::propose`].
+    pub async fn found(&self, create: Proposal) -> Result<(), PublicError> {
+        let Command::CreateCluster { cluster, .. } = &create.command else {
+            return Err(PublicError::new(
+                ErrorCode::Invalid,
+                "the first entry must create the cluster",
+            ));
+        };
+        let cluster = *cluster;
+        let alone = BTreeMap::from([(self.0.host.0, EmptyNode::new())]);
+        match self.0.raft.initialize(alone).await {
+            // It was done before; a crash may have come between this and the first entry.
+            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
+            Err(error) => return Err(PublicError::new(ErrorCode::Internal, error.to_string())),
+        }
+        let mut leadership = self.leadership();
+        let leads =
+            tokio::time::timeout(FOUND_WAIT, leadership.wait_for(|now| now.leader.is_some()));
+        leads
+            .await
+            .map_err(|_| no_leader())?
+            .map_err(|_| no_leader())?;
+        let same = |state: &State| state.cluster().map(|meta| meta.id == cluster);
+        self.read_barrier(FOUND_WAIT).await?;
+        match self.read(same) {
+            Some(true) => return Ok(()),
+            Some(false) => {
+                return Err(PublicError::new(
+                    ErrorCode::Conflict,
+                    "another cluster exists here",
+                ));
+            }
+            None => {}
+        }
+        match self.propose(vec![create], FOUND_WAIT).await?.pop() {
+            Some(Outcome::Refused(_)) if self.read(same) == Some(true) => Ok(()),
+            Some(Outcome::Refused(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Answers another peer. `from` is its certificate's host. Takes `Raft`, `Propose` and `ReadIndex`.
+    pub async fn handle(&self, from: HostId, request: PeerRequest) -> PeerReply {
+        match request {
+            PeerRequest::Raft { call, body } => {
+                match self.0.inbound.handle(from, call, &body).await {
+                    Ok(body) => PeerReply::Raft { body },
+                    Err(error) => PeerReply::Refused(error),
+                }
+            }
+            PeerRequest::Propose { proposals } => {
+                match self
+                    .0
+                    .proposals
+                    .submit(proposals, FORWARDED_WAIT, true, None)
+                    .await
+                {
+                    Answer::Done(outcomes) => PeerReply::Proposed { outcomes },
+                    Answer::NotLeader => PeerReply::NotLeader {
+                        leader: self.0.watched.leadership.borrow().leader,
+                    },
+                    Answer::Failed(error) => PeerReply::Refused(error),
+                }
+            }
+            PeerRequest::ReadIndex => match self.0.reader.local.join().await {
+                Ok(index) => PeerReply::ReadIndex { index },
+                Err(error) => PeerReply::Refused(error),
+            },
+            _ => PeerReply::Refused(PublicError::new(
+                ErrorCode::Invalid,
+                "not a request to the agreement",
+            )),
+        }
+    }
+
+    /// Commits proposals, in one entry together, and returns one outcome for each. Forwards to the leader, and tries
+    /// again when the leader changes, until the deadline.
+    ///
+    /// `Expire` and `CommitPlan` rest on what the leader knows: they are refused with `NoLeader` elsewhere, and are
+    /// never carried into another term. See [`Consensus::propose_in_term`].
+    ///
+    /// # Errors
+    /// `TooLarge` (over [`rota_protocol::limits::ENTRY_PROPOSALS_MAX`] or `ENTRY_BYTES_MAX`), `Busy`, `StorageFull`,
+    /// `NoLeader` (surely not carried out), `Unknown` (perhaps carried out: retry with the same request ids).
+    pub async fn propose(
+        &self,
+        proposals: Vec<Proposal>,
+        deadline: Duration,
+    ) -> Result<Vec<Outcome>, PublicError> {
+        self.submit(proposals, deadline, None).await
+    }
+
+    /// As [`Consensus::propose`], but only if this peer still leads in this term when the entry is written.
+    ///
+    /// # Errors
+    /// `NoLeader` when the term has passed, and those of [`Consensus::propose`].
+    pub async fn propose_in_term(
+        &self,
+        term: u64,
+        proposals: Vec<Proposal>,
+        deadline: Duration,
+    ) -> Result<Vec<Outcome>, PublicError> {
+        self.submit(proposals, deadline, Some(term)).await
+    }
+
+    async fn submit(
+        &self,
+        proposals: Vec<Proposal>,
+        deadline: Duration,
+        term: Option<u64>,
+    ) -> Result<Vec<Outcome>, PublicError> {
+        match self
+            .0
+            .proposals
+            .submit(proposals, deadline, false, term)
+            .await
+        {
+            Answer::Done(outcomes) => Ok(outcomes),
+            Answer::NotLeader => Err(no_leader()),
+            Answer::Failed(error) => Err(error),
+        }
+    }
+
+    /// Waits until this peer has applied everything that was committed anywhere before the call. Reads after it are
+    /// linearizable. Returns the index.
+    ///
+    /// # Errors
+    /// `NoLeader` at the deadline, `Busy` if too many readers wait.
+    pub async fn read_barrier(&self, deadline: Duration) -> Result<u64, PublicError> {
+        self.0.reader.barrier(deadline).await
+    }
+
+    /// Confirms that this peer leads, by a round of a quorum that begins after the call. Callers share rounds.
+    ///
+    /// # Errors
+    /// `NoLeader` if it does not lead or no quorum answers within a lease.
+    pub async fn confirm_quorum(&self) -> Result<(), PublicError> {
+        self.0.reader.local.join().await.map(|_| ())
+    }
+
+    /// Reads this peer's state as it is now; it may be behind the cluster. Apply waits while `f` runs.
+    pub fn read<R>(&self, f: impl FnOnce(&State) -> R) -> R {
+        self.0.machine.read(f)
+    }
+
+    /// What is applied from now on. A reader that falls behind, or sees `resync`, looks at the state itself.
+    #[must_use]
+    pub fn events(&self) -> broadcast::Receiver<Arc<AppliedNote>> {
+        self.0.machine.events()
+    }
+
+    /// The index that this peer has applied.
+    #[must_use]
+    pub fn applied(&self) -> watch::Receiver<u64> {
+        self.0.machine.applied()
+    }
+
+    /// Who leads.
+    #[must_use]
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.0.watched.leadership.subscribe()
+    }
+
+    /// Becomes true once this peer has applied all that was committed when it started, and stays so.
+    #[must_use]
+    pub fn recovered(&self) -> watch::Receiver<bool> {
+        self.0.watched.recovered.subscribe()
+    }
+
+    /// Becomes `Some(reason)` when this peer can take no further part (disk error, unreadable entry). The process
+    /// must end: only a restart reads the log afresh.
+    #[must_use]
+    pub fn failed(&self) -> watch::Receiver<Option<String>> {
+        self.0.watched.failed.subscribe()
+    }
+
+    /// At the leader: brings the members closer to the admitted hosts by one change. To be called whenever hosts
+    /// changed, leadership was gained, or an earlier step said so.
+    ///
+    /// # Errors
+    /// `Internal` for what openraft refuses for good.
+    pub async fn membership_step(&self) -> Result<MembershipStep, PublicError> {
+        let Ok(_one) = self.0.changing.try_lock() else {
+            return Ok(MembershipStep::NotNow);
+        };
+        membership::step(&self.0.raft, &self.0.machine).await
+    }
+
+    /// Hands leadership to a voter (by default the one that is furthest), and waits until it leads.
+    ///
+    /// # Errors
+    /// `NoLeader` if this peer does not lead, `Conflict` if there is no such voter or it did not take over.
+    pub async fn transfer_leader(&self, to: Option<HostId>) -> Result<(), PublicError> {
+        let conflict = |why: &str| PublicError::new(ErrorCode::Conflict, why);
+        let metrics = self.0.raft.metrics().borrow_watched().clone();
+        if !metrics.state.is_leader() {
+            return Err(no_leader());
+        }
+        let matched = metrics.replication.unwrap_or_default();
+        let target = metrics
+            .membership_config
+            .voter_ids()
+            .filter(|id| *id != self.0.host.0 && to.is_none_or(|to| to.0 == *id))
+            .max_by_key(|id| matched.get(id).cloned().flatten())
+            .ok_or_else(|| conflict("no other voter to hand over to"))?;
+        let mut leadership = self.leadership();
+        self.0
+            .raft
+            .trigger()
+            .transfer_leader(target)
+            .await
+            .map_err(|_| no_leader())?;
+        let wait = Duration::from_millis(self.0.timings.leader_gap_ms_max());
+        let moved = leadership.wait_for(|now| now.leader == Some(HostId(target)));
+        match tokio::time::timeout(wait, moved).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(conflict("the voter did not take over in time")),
+        }
+    }
+
+    /// Where this peer stands.
+    #[must_use]
+    pub fn status(&self) -> RaftStatus {
+        let metrics = self.0.raft.metrics().borrow_watched().clone();
+        let index = |id: &Option<config::LogId>| id.as_ref().map_or(0, |id| id.index);
+        let last_log = metrics.last_log_index.unwrap_or(0);
+        let membership = metrics.membership_config.membership();
+        RaftStatus {
+            host: self.0.host,
+            term: metrics.current_term,
+            leader: self.0.watched.leadership.borrow().leader,
+            last_log,
+            committed: index(&metrics.local_committed),
+            applied: index(&metrics.last_applied),
+            snapshot: index(&metrics.snapshot),
+            voters: membership.voter_ids().map(HostId).collect(),
+            learners: membership.learner_ids().map(HostId).collect(),
+            lag: metrics
+                .replication
+                .iter()
+                .flatten()
+                .map(|(id, matched)| (HostId(*id), last_log.saturating_sub(index(matched))))
+                .collect(),
+            fsync_p99_us: u64::try_from(self.0.log.0.fsync_p99().as_micros()).unwrap_or(u64::MAX),
+            storage_full: self.0.log.0.is_full(),
+        }
+    }
+
+    /// The state's index and full hash, of one moment: equal indices must have equal hashes at all peers.
+    #[must_use]
+    pub fn fingerprint(&self) -> (u64, u64) {
+        self.read(|state| (state.applied_index(), state.full_hash()))
+    }
+
+    /// Stops taking part; what is queued for the disk is written first.
+    pub async fn shutdown(&self) {
+        // An error means that the core had ended by itself.
+        let _ = self.0.raft.shutdown().await;
+        let tasks =
+            std::mem::take(&mut *self.0.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        for task in tasks {
+            task.abort();
+            let _ = task.await;
+        }
+        let log = self.0.log.clone();
+        let _ = tokio::task::spawn_blocking(move || log.0.close()).await;
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        for task in tasks {
+            task.abort();
+        }
+    }
+}

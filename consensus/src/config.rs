@@ -1,0 +1,252 @@
+//! The types that openraft works with, fixed once, and the timings of a cluster.
+//!
+//! What this is not: no behaviour. openraft's own names do not leave this crate, except through here to its modules.
+
+use openraft::impls::leader_id_std;
+use rota_protocol::command::Outcome;
+use rota_protocol::ids::{ClusterId, HostId};
+use rota_protocol::limits::{ENTRY_BYTES_MAX, SNAPSHOT_CHUNK_BYTES_MAX};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+openraft::declare_raft_types!(
+    /// openraft's type parameters: encoded entries in, outcomes out, hosts as node ids without an address.
+    pub Rota:
+        D = Payload,
+        R = Reply,
+        NodeId = u64,
+        Node = openraft::EmptyNode,
+        Term = u64,
+        LeaderId = leader_id_std::LeaderId<u64, u64>,
+);
+
+pub(crate) type LogId = openraft::alias::LogIdOf<Rota>;
+pub(crate) type Vote = openraft::alias::VoteOf<Rota>;
+pub(crate) type LogEntry = openraft::alias::EntryOf<Rota>;
+pub(crate) type EntryPayload = openraft::alias::PayloadOf<Rota>;
+pub(crate) type Membership = openraft::Membership<u64, openraft::EmptyNode>;
+pub(crate) type StoredMembership = openraft::alias::StoredMembershipOf<Rota>;
+pub(crate) type SnapshotMeta = openraft::alias::SnapshotMetaOf<Rota>;
+pub(crate) type Raft = openraft::Raft<Rota, crate::machine::Machine>;
+
+/// A log id from its two numbers.
+pub(crate) fn log_id(term: u64, index: u64) -> LogId {
+    LogId {
+        leader_id: openraft::vote::leader_id_std::CommittedLeaderId::new(term),
+        index,
+    }
+}
+
+/// The bytes of one `rota_protocol::command::Entry`; shared, so that the log, replication and apply never copy them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Payload(pub Arc<[u8]>);
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Display for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+impl Serialize for Payload {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Payload {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bytes;
+        impl Visitor<'_> for Bytes {
+            type Value = Payload;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes of an entry")
+            }
+            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Payload, E> {
+                Ok(Payload(Arc::from(bytes)))
+            }
+            fn visit_byte_buf<E: serde::de::Error>(self, bytes: Vec<u8>) -> Result<Payload, E> {
+                Ok(Payload(Arc::from(bytes)))
+            }
+        }
+        deserializer.deserialize_bytes(Bytes)
+    }
+}
+
+/// What apply answers: one outcome for each proposal of the entry.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply(pub Vec<Outcome>);
+
+/// How long a cluster waits, in ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timings {
+    /// Between two heartbeats of the leader.
+    pub heartbeat_ms: u64,
+    /// Shortest wait of a follower before it stands for election, after the leader's lease.
+    pub election_min_ms: u64,
+    /// Longest such wait, and the leader's lease itself.
+    pub election_max_ms: u64,
+}
+
+impl Timings {
+    /// For disks whose p99 of fsync is at most 15 ms: failover in about 0.6 s.
+    pub const PRODUCTION: Self = Self {
+        heartbeat_ms: 50,
+        election_min_ms: 150,
+        election_max_ms: 300,
+    };
+    /// For busy test machines: failover in about 1.1 s.
+    pub const CHAOS: Self = Self {
+        heartbeat_ms: 100,
+        election_min_ms: 300,
+        election_max_ms: 600,
+    };
+
+    /// Longest time that a cluster with a live majority is expected to be without a leader, in ms: the old leader's
+    /// lease, one election wait, and one more for a split vote.
+    #[must_use]
+    pub const fn leader_gap_ms_max(&self) -> u64 {
+        self.election_max_ms * 3
+    }
+
+    /// Checks the relations that elections rest on.
+    ///
+    /// # Errors
+    /// Says which relation does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        if self.heartbeat_ms == 0 {
+            return Err("heartbeat_ms must be at least 1".into());
+        }
+        if self.election_min_ms < 2 * self.heartbeat_ms {
+            return Err(format!(
+                "election_min_ms ({}) must be at least twice heartbeat_ms ({})",
+                self.election_min_ms, self.heartbeat_ms
+            ));
+        }
+        if self.election_max_ms <= self.election_min_ms {
+            return Err(format!(
+                "election_max_ms ({}) must be more than election_min_ms ({})",
+                self.election_max_ms, self.election_min_ms
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// How one peer takes part.
+#[derive(Debug, Clone)]
+pub struct ConsensusConfig {
+    /// This host; also its raft node id.
+    pub host: HostId,
+    /// The cluster that it belongs to.
+    pub cluster: ClusterId,
+    /// Where the log and the snapshot live. A file of the same name with `.voted` appended stands beside it.
+    pub dir: PathBuf,
+    /// How long to wait.
+    pub timings: Timings,
+}
+
+/// Limits that only tests make smaller.
+#[derive(Clone)]
+pub(crate) struct Tuning {
+    /// Size of one log segment file, in bytes.
+    pub segment_bytes: u64,
+    /// Entries after which a snapshot is taken.
+    pub snapshot_entries: u64,
+    /// Entries kept behind a snapshot, for followers that are a little late.
+    pub keep_entries: u64,
+    /// Log bytes in memory after which a snapshot is taken, whatever the number of entries.
+    pub snapshot_log_bytes: usize,
+    /// How a segment is made durable; tests let it fail.
+    pub sync: crate::log::SyncFn,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 16 << 20,
+            snapshot_entries: 10_000,
+            keep_entries: 1_000,
+            snapshot_log_bytes: 16 << 20,
+            sync: crate::log::sync_data(),
+        }
+    }
+}
+
+/// Largest append request, in bytes of entries: with its envelope it fits one frame, and one entry always does.
+pub(crate) const APPEND_BYTES_MAX: usize = ENTRY_BYTES_MAX + (384 << 10);
+/// Bytes of one snapshot chunk: small enough that a chunk never holds up heartbeats for long.
+pub(crate) const CHUNK_BYTES: usize = SNAPSHOT_CHUNK_BYTES_MAX / 2;
+
+/// openraft's settings for these timings.
+pub(crate) fn raft_config(
+    cluster: ClusterId,
+    timings: Timings,
+    tuning: &Tuning,
+) -> Result<Arc<openraft::Config>, String> {
+    timings.check()?;
+    openraft::Config {
+        cluster_name: cluster.to_string(),
+        heartbeat_interval: timings.heartbeat_ms,
+        election_timeout_min: timings.election_min_ms,
+        election_timeout_max: timings.election_max_ms,
+        // A peer that cannot win must not raise the term and unseat a healthy leader.
+        enable_pre_vote: Some(true),
+        // A leader that restarts is elected again, so that it never serves a state older than its log.
+        enable_leader_restore: Some(false),
+        // A wiped peer is refused at its start, never healed silently.
+        allow_log_reversion: Some(false),
+        install_snapshot_timeout: 10_000,
+        max_payload_entries: 256,
+        snapshot_policy: openraft::SnapshotPolicy::LogsSinceLast(tuning.snapshot_entries),
+        // More than the snapshot interval, or a snapshot would not end a follower's lag.
+        replication_lag_threshold: tuning.snapshot_entries * 2,
+        max_in_snapshot_log_to_keep: tuning.keep_entries,
+        purge_batch_size: 64,
+        // openraft's default of 65,536 slots each costs tens of MiB; the proposer bounds what is in flight.
+        api_channel_size: Some(1_024),
+        notification_channel_size: Some(4_096),
+        state_machine_channel_size: Some(256),
+        ..openraft::Config::default()
+    }
+    .validate()
+    .map(Arc::new)
+    .map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timings_that_cannot_elect_are_refused() {
+        let good = Timings::PRODUCTION;
+        assert_eq!(good.check(), Ok(()));
+        assert_eq!(Timings::CHAOS.check(), Ok(()));
+        for bad in [
+            Timings {
+                heartbeat_ms: 0,
+                ..good
+            },
+            Timings {
+                heartbeat_ms: 150,
+                ..good
+            },
+            Timings {
+                election_max_ms: 150,
+                ..good
+            },
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+            assert!(raft_config(ClusterId(1), bad, &Tuning::default()).is_err());
+        }
+        assert!(raft_config(ClusterId(1), good, &Tuning::default()).is_ok());
+    }
+}

@@ -1,0 +1,125 @@
+//! Who leads, as far as this peer knows: a hint for routing, and the word that lets the leader's actors start.
+//!
+//! What this is not: proof. Writes carry the term they are meant for, and reads confirm a quorum; nothing that
+//! matters rests on this alone.
+
+use crate::config::{Raft, Rota};
+use openraft::RaftMetrics;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::type_config::TypeConfigExt;
+use rota_protocol::ids::HostId;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// Who leads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Leadership {
+    /// The leader, if one is known that may still have a quorum.
+    pub leader: Option<HostId>,
+    /// This peer's current term.
+    pub term: u64,
+    /// This peer leads, has a quorum as of one lease ago, and has applied all that earlier leaders committed.
+    pub leading: bool,
+}
+
+/// What becomes known over a peer's life.
+pub(crate) struct Watched {
+    pub leadership: watch::Sender<Leadership>,
+    pub failed: watch::Sender<Option<String>>,
+    pub recovered: watch::Sender<bool>,
+}
+
+/// Follows openraft's metrics until the raft core ends.
+pub(crate) async fn follow(
+    raft: Raft,
+    me: HostId,
+    lease: Duration,
+    watched: std::sync::Arc<Watched>,
+) {
+    let mut metrics = raft.metrics();
+    loop {
+        // Cloned at once: holding the borrow over an await would block the raft core.
+        let now = metrics.borrow_and_update().clone();
+        if let Err(fatal) = &now.running_state {
+            stop(&watched, Some(fatal.to_string()));
+            return;
+        }
+        let (leadership, lapses) = judge(&now, me, lease);
+        watched
+            .leadership
+            .send_if_modified(|held| std::mem::replace(held, leadership) != leadership);
+        let covered = now.cluster_committed.as_ref().map(|id| id.index);
+        if covered.is_some()
+            && covered >= now.last_log_index
+            && now.last_applied.as_ref().map(|id| id.index) >= covered
+        {
+            watched
+                .recovered
+                .send_if_modified(|held| !std::mem::replace(held, true));
+        }
+        let changed = match lapses {
+            Some(at) => tokio::time::timeout_at(at, metrics.changed()).await,
+            None => Ok(metrics.changed().await),
+        };
+        if let Ok(Err(_)) = changed {
+            stop(&watched, Some("the raft core has ended".into()));
+            return;
+        }
+    }
+}
+
+fn stop(watched: &Watched, why: Option<String>) {
+    watched.leadership.send_if_modified(|held| {
+        let stopped = Leadership {
+            leader: None,
+            leading: false,
+            ..*held
+        };
+        std::mem::replace(held, stopped) != stopped
+    });
+    watched.failed.send_if_modified(|held| {
+        let first = held.is_none();
+        if first {
+            *held = why;
+        }
+        first
+    });
+}
+
+/// The leadership that metrics show, and when it lapses if no quorum answers.
+fn judge(
+    metrics: &RaftMetrics<Rota>,
+    me: HostId,
+    lease: Duration,
+) -> (Leadership, Option<Instant>) {
+    let mut found = Leadership {
+        leader: metrics.current_leader.map(HostId),
+        term: metrics.current_term,
+        leading: false,
+    };
+    if !metrics.state.is_leader() {
+        if found.leader == Some(me) {
+            found.leader = None;
+        }
+        return (found, None);
+    }
+    let alone = metrics.membership_config.voter_ids().eq([me.0]);
+    let mut lapses = None;
+    if !alone {
+        // Without a first answer the term has only just begun.
+        if let Some(acked) = metrics.last_quorum_acked {
+            let left = lease.saturating_sub(Rota::now() - acked.into_inner());
+            if left.is_zero() {
+                found.leader = None;
+                return (found, None);
+            }
+            lapses = Some(Instant::now() + left);
+        }
+    }
+    found.leading = metrics
+        .last_applied
+        .as_ref()
+        .is_some_and(|id| id.leader_id.term == metrics.current_term);
+    (found, lapses)
+}

@@ -1,0 +1,203 @@
+//! The durable log: segments of checksummed records, one writer thread, everything above the purge point in memory.
+//!
+//! What this is not: it knows nothing of what entries mean, and it never decides. `record.rs` has every byte.
+
+pub(crate) mod record;
+pub(crate) mod recover;
+pub(crate) mod segment;
+pub(crate) mod store;
+pub(crate) mod writer;
+
+use record::{Owner, SEGMENT_HEADER};
+pub use recover::LogError;
+use recover::{Active, Recovered};
+use segment::Spares;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use store::{LogStore, Memory};
+use writer::{Queue, Writer};
+
+/// Makes a file's data durable. Tests put a failing one here.
+pub(crate) type SyncFn = Arc<dyn Fn(&File) -> io::Result<()> + Send + Sync>;
+
+/// The real one.
+pub(crate) fn sync_data() -> SyncFn {
+    Arc::new(File::sync_data)
+}
+
+/// Fsync times that are remembered: at a thousand a second, the last quarter of a second.
+const TIMES: usize = 256;
+
+/// The last fsync times of the log.
+#[derive(Default)]
+pub(crate) struct FsyncTimes(Mutex<VecDeque<Duration>>);
+
+impl FsyncTimes {
+    fn add(&self, time: Duration) {
+        let mut times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if times.len() == TIMES {
+            times.pop_front();
+        }
+        times.push_back(time);
+    }
+
+    /// The 99th percentile of the remembered ones; zero if there are none.
+    pub(crate) fn p99(&self) -> Duration {
+        let mut times: Vec<_> = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .copied()
+            .collect();
+        times.sort_unstable();
+        times
+            .get((times.len() * 99 / 100).min(times.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or_default()
+    }
+}
+
+/// How to open a log.
+pub(crate) struct LogConfig {
+    pub dir: PathBuf,
+    pub owner: Owner,
+    pub segment_bytes: u64,
+    pub sync: SyncFn,
+    /// Called once, when the disk has failed.
+    pub on_failure: Box<dyn Fn(&io::Error) + Send>,
+}
+
+/// An open log, shared by its stores and readers.
+pub(crate) struct LogHandle {
+    memory: Mutex<Memory>,
+    pub(crate) queue: Arc<Queue>,
+    spares: Arc<Spares>,
+    times: Arc<FsyncTimes>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl LogHandle {
+    pub(crate) fn memory(&self) -> MutexGuard<'_, Memory> {
+        // Nothing panics while it holds this lock half-way.
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The 99th percentile of recent fsyncs.
+    pub(crate) fn fsync_p99(&self) -> Duration {
+        self.times.p99()
+    }
+
+    /// Whether the disk refused room for the next segment; what is left is for votes.
+    pub(crate) fn is_full(&self) -> bool {
+        self.spares.is_refused()
+    }
+
+    /// Writes what is queued and ends the threads. Blocks for one disk write.
+    pub(crate) fn close(&self) {
+        self.queue.close();
+        self.spares.close();
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // A panic of the writer was reported by its dropped callbacks.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for LogHandle {
+    fn drop(&mut self) {
+        self.queue.close();
+        self.spares.close();
+    }
+}
+
+/// The file beside the log's directory that says that this host has voted.
+pub(crate) fn marker_path(dir: &Path) -> PathBuf {
+    let mut name = dir.as_os_str().to_owned();
+    name.push(".voted");
+    PathBuf::from(name)
+}
+
+/// Opens the log of a directory, or begins one in an empty directory.
+///
+/// # Errors
+/// Damage, another owner's files, a wiped log, or the disk.
+pub(crate) fn open(config: LogConfig) -> Result<LogStore, LogError> {
+    let LogConfig {
+        dir,
+        owner,
+        segment_bytes,
+        sync,
+        on_failure,
+    } = config;
+    let io = |source| LogError::Io {
+        dir: dir.clone(),
+        source,
+    };
+    std::fs::create_dir_all(&dir).map_err(io)?;
+    let marker = marker_path(&dir);
+    let marked = marker.try_exists().map_err(io)?;
+    let recovered = match recover::recover(&dir, owner, &sync)? {
+        Some(recovered) => recovered,
+        None if marked => return Err(LogError::Wiped { dir, marker }),
+        None => fresh(&dir, owner, segment_bytes, &sync).map_err(io)?,
+    };
+    let (memory, active, closed, size, sealed) = writer::parts(recovered);
+    let (spares, spare_thread) = Spares::start(&dir, size).map_err(io)?;
+    let queue = Arc::new(Queue::default());
+    let times = Arc::new(FsyncTimes::default());
+    let mut writer = Writer {
+        dir: dir.clone(),
+        marker,
+        marked,
+        owner,
+        size,
+        sync,
+        queue: queue.clone(),
+        spares: spares.clone(),
+        times: times.clone(),
+        on_failure,
+        active,
+        closed,
+        synced: SEGMENT_HEADER,
+        vote: memory.vote,
+        committed: memory.committed.clone(),
+        purged: memory.purged.clone(),
+        buffer: Vec::new(),
+    };
+    writer.adopt(sealed).map_err(io)?;
+    let writer_thread = std::thread::Builder::new()
+        .name("rota-log".into())
+        .stack_size(256 << 10)
+        .spawn(move || writer.run())
+        .map_err(io)?;
+    Ok(LogStore(Arc::new(LogHandle {
+        memory: Mutex::new(memory),
+        queue,
+        spares,
+        times,
+        threads: Mutex::new(vec![writer_thread, spare_thread]),
+    })))
+}
+
+fn fresh(dir: &Path, owner: Owner, size: u64, sync: &SyncFn) -> io::Result<Recovered> {
+    Ok(Recovered {
+        memory: Memory::default(),
+        closed: VecDeque::new(),
+        active: Active {
+            file: segment::create_first(dir, owner, size, sync)?,
+            sequence: 1,
+            end: SEGMENT_HEADER,
+            index_max: None,
+        },
+        size,
+        sealed: false,
+    })
+}

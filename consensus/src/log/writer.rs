@@ -1,0 +1,417 @@
+//! The one thread that writes the log. What queued up during a disk write goes out together: one write, one fsync,
+//! then all callbacks. The order of jobs is the order in the file.
+//!
+//! An error of the disk ends the log for good. An fsync that failed is never tried again: the kernel may have
+//! dropped the pages, and a second try would lie.
+
+use super::record::{self, Owner, Place, Record, SegmentHeader, record_bytes};
+use super::recover::{Active, Closed, Recovered};
+use super::segment::{self, Spares};
+use super::{FsyncTimes, SyncFn};
+use crate::config::{LogEntry, LogId, Rota, Vote};
+use openraft::storage::IOFlushed;
+use std::collections::VecDeque;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, oneshot};
+
+/// Bytes that may wait for the disk; more make the raft core wait, and it then pushes back on proposals.
+const QUEUE_BYTES_MAX: usize = 16 << 20;
+/// A commit index that nothing else carries to the disk waits this long for company.
+const COMMITTED_LINGER: Duration = Duration::from_millis(5);
+
+/// One change of the log.
+pub(crate) enum Job {
+    Append {
+        entries: Vec<LogEntry>,
+        bytes: usize,
+        done: IOFlushed<Rota>,
+    },
+    Vote {
+        vote: Vote,
+        done: oneshot::Sender<io::Result<()>>,
+    },
+    Truncate(Option<LogId>),
+    Purge(LogId),
+}
+
+/// Jobs on their way to the writer.
+#[derive(Default)]
+pub(crate) struct Queue {
+    state: Mutex<Waiting>,
+    wake: Condvar,
+    room: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    jobs: Vec<Job>,
+    bytes: usize,
+    /// A commit index that is not on disk yet; a newer one replaces it.
+    committed: Option<LogId>,
+    closed: bool,
+    failure: Option<(io::ErrorKind, String)>,
+}
+
+struct Taken {
+    jobs: Vec<Job>,
+    committed: Option<LogId>,
+    closed: bool,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // Nothing panics while it holds this lock half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, job: Job) -> io::Result<()> {
+        let mut state = self.lock();
+        if let Some((kind, text)) = &state.failure {
+            return Err(io::Error::new(*kind, text.clone()));
+        }
+        if state.closed {
+            return Err(io::Error::other("the log is closed"));
+        }
+        if let Job::Append { bytes, .. } = &job {
+            state.bytes += bytes;
+        }
+        state.jobs.push(job);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    pub(crate) fn committed(&self, committed: LogId) {
+        let mut state = self.lock();
+        let first = state.committed.replace(committed).is_none();
+        if first && state.jobs.is_empty() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Waits until the queue is short enough.
+    pub(crate) async fn room(&self) {
+        loop {
+            let notified = self.room.notified();
+            {
+                let state = self.lock();
+                if state.bytes < QUEUE_BYTES_MAX || state.failure.is_some() || state.closed {
+                    return;
+                }
+            }
+            notified.await;
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.wake.notify_one();
+        self.room.notify_waiters();
+    }
+
+    fn take(&self) -> Taken {
+        let mut state = self.lock();
+        loop {
+            if state.closed || !state.jobs.is_empty() {
+                break;
+            }
+            if state.committed.is_some() {
+                let (next, timeout) = self
+                    .wake
+                    .wait_timeout(state, COMMITTED_LINGER)
+                    .unwrap_or_else(PoisonError::into_inner);
+                state = next;
+                if timeout.timed_out() {
+                    break;
+                }
+            } else {
+                state = self
+                    .wake
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        state.bytes = 0;
+        self.room.notify_waiters();
+        Taken {
+            jobs: std::mem::take(&mut state.jobs),
+            committed: state.committed.take(),
+            closed: state.closed,
+        }
+    }
+
+    fn fail(&self, error: &io::Error) {
+        self.lock().failure = Some((error.kind(), error.to_string()));
+        self.room.notify_waiters();
+    }
+}
+
+/// The writer's own state.
+pub(crate) struct Writer {
+    pub dir: PathBuf,
+    pub marker: PathBuf,
+    pub marked: bool,
+    pub owner: Owner,
+    pub size: u64,
+    pub sync: SyncFn,
+    pub queue: Arc<Queue>,
+    pub spares: Arc<Spares>,
+    pub times: Arc<FsyncTimes>,
+    pub on_failure: Box<dyn Fn(&io::Error) + Send>,
+    pub active: Active,
+    pub closed: VecDeque<Closed>,
+    /// Offset below which the active segment is durable.
+    pub synced: usize,
+    pub vote: Option<Vote>,
+    pub committed: Option<LogId>,
+    pub purged: Option<LogId>,
+    /// Records that wait for one write; they belong at `active.end`.
+    pub buffer: Vec<u8>,
+}
+
+/// Who waits for a batch to be durable.
+enum Waiter {
+    Append(IOFlushed<Rota>),
+    Vote(oneshot::Sender<io::Result<()>>),
+}
+
+impl Writer {
+    /// Takes over what was recovered. A sealed last segment is left behind at the first write.
+    pub(crate) fn adopt(&mut self, recovered_sealed: bool) -> io::Result<()> {
+        self.synced = self.active.end;
+        if recovered_sealed {
+            self.open_next()?;
+            self.flush()?;
+            self.make_durable()?;
+        }
+        Ok(())
+    }
+
+    /// Runs until the queue is closed.
+    pub(crate) fn run(mut self) {
+        loop {
+            let taken = self.queue.take();
+            let mut waiters = Vec::with_capacity(taken.jobs.len());
+            let written = self.write(taken.jobs, taken.committed, &mut waiters);
+            if let Err(error) = &written {
+                tracing::error!(%error, "the log's disk failed, this peer takes no further part");
+                self.queue.fail(error);
+                (self.on_failure)(error);
+            }
+            for waiter in waiters {
+                let result = match &written {
+                    Ok(()) => Ok(()),
+                    Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+                };
+                match waiter {
+                    Waiter::Append(done) => done.io_completed(result),
+                    // The core may have been shut down meanwhile.
+                    Waiter::Vote(done) => drop(done.send(result)),
+                }
+            }
+            if taken.closed || written.is_err() {
+                break;
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        jobs: Vec<Job>,
+        committed: Option<LogId>,
+        waiters: &mut Vec<Waiter>,
+    ) -> io::Result<()> {
+        let durable = !jobs.is_empty();
+        let mut purge = false;
+        let mut outcome = Ok(());
+        for job in jobs {
+            // Every waiter is kept, also behind a failure: each must hear of it.
+            let records = match job {
+                Job::Append { entries, done, .. } => {
+                    waiters.push(Waiter::Append(done));
+                    entries.into_iter().map(Record::Entry).collect()
+                }
+                Job::Vote { vote, done } => {
+                    waiters.push(Waiter::Vote(done));
+                    vec![Record::Vote(vote)]
+                }
+                Job::Truncate(after) => vec![Record::TruncateAfter(after)],
+                Job::Purge(upto) => {
+                    purge = true;
+                    vec![Record::Purge(upto)]
+                }
+            };
+            for record in records {
+                if outcome.is_ok() {
+                    outcome = self.put(record);
+                }
+            }
+        }
+        outcome?;
+        if let Some(committed) = committed {
+            self.put(Record::Committed(committed))?;
+        }
+        self.flush()?;
+        if durable {
+            self.make_durable()?;
+        }
+        if purge {
+            self.drop_purged()?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, record: Record) -> io::Result<()> {
+        if !self.marked && matches!(record, Record::Vote(_) | Record::Entry(_)) {
+            self.mark()?;
+        }
+        let payload = match &record {
+            Record::Entry(entry) => record::entry_payload_bytes(entry),
+            _ => 17,
+        };
+        let need = record_bytes(payload);
+        if self.active.end + self.buffer.len() + need + record_bytes(0) > self.size as usize {
+            self.next_segment()?;
+            if self.active.end + self.buffer.len() + need + record_bytes(0) > self.size as usize {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("a log record of {need} bytes is larger than a segment"),
+                ));
+            }
+        }
+        match &record {
+            Record::Entry(entry) => {
+                self.active.index_max = self.active.index_max.max(Some(entry.log_id.index));
+            }
+            Record::Vote(vote) => self.vote = Some(*vote),
+            Record::Committed(id) => self.committed = Some(id.clone()),
+            Record::Purge(id) => self.purged = self.purged.take().max(Some(id.clone())),
+            Record::TruncateAfter(_) | Record::Seal => {}
+        }
+        self.push(&record);
+        Ok(())
+    }
+
+    fn push(&mut self, record: &Record) {
+        let place = Place {
+            sequence: self.active.sequence,
+            offset: self.active.end + self.buffer.len(),
+            synced: self.synced,
+        };
+        record::write(&mut self.buffer, place, record);
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.active
+            .file
+            .write_all_at(&self.buffer, self.active.end as u64)?;
+        self.active.end += self.buffer.len();
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn make_durable(&mut self) -> io::Result<()> {
+        let begun = Instant::now();
+        (self.sync)(&self.active.file)?;
+        self.times.add(begun.elapsed());
+        self.synced = self.active.end;
+        Ok(())
+    }
+
+    /// Seals the active segment and goes on in a new one, which begins with all that older ones said besides entries.
+    fn next_segment(&mut self) -> io::Result<()> {
+        self.push(&Record::Seal);
+        self.flush()?;
+        self.make_durable()?;
+        self.open_next()
+    }
+
+    fn open_next(&mut self) -> io::Result<()> {
+        let spare = self.spares.take()?;
+        let header = SegmentHeader {
+            sequence: self.active.sequence + 1,
+            owner: self.owner,
+            size: self.size,
+        };
+        let file = segment::activate(&self.dir, &spare, header, &self.sync)?;
+        let next = Active {
+            file,
+            sequence: header.sequence,
+            end: record::SEGMENT_HEADER,
+            index_max: None,
+        };
+        let old = std::mem::replace(&mut self.active, next);
+        self.closed.push_back(Closed {
+            sequence: old.sequence,
+            index_max: old.index_max,
+        });
+        self.synced = record::SEGMENT_HEADER;
+        let carried = [
+            self.purged.clone().map(Record::Purge),
+            self.vote.map(Record::Vote),
+            self.committed.clone().map(Record::Committed),
+        ];
+        for record in carried.iter().flatten() {
+            self.push(record);
+        }
+        Ok(())
+    }
+
+    /// Gives up the oldest segments whose entries are all purged. The purge is durable by now.
+    fn drop_purged(&mut self) -> io::Result<()> {
+        let purged = self.purged.as_ref().map(|id| id.index);
+        let mut dropped = false;
+        while self
+            .closed
+            .front()
+            .is_some_and(|segment| segment.index_max <= purged)
+        {
+            if let Some(segment) = self.closed.pop_front() {
+                self.spares
+                    .recycle(&segment::path(&self.dir, segment.sequence))?;
+                dropped = true;
+            }
+        }
+        if dropped {
+            segment::sync_dir(&self.dir)?;
+        }
+        Ok(())
+    }
+
+    /// Leaves word beside the log's directory that this host has voted, before it first does.
+    fn mark(&mut self) -> io::Result<()> {
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&self.marker)?;
+        let text = format!(
+            "host {} of cluster {} has voted\n",
+            self.owner.host, self.owner.cluster
+        );
+        file.write_all_at(text.as_bytes(), 0)?;
+        file.sync_all()?;
+        if let Some(parent) = self.marker.parent() {
+            segment::sync_dir(parent)?;
+        }
+        self.marked = true;
+        Ok(())
+    }
+}
+
+/// What a fresh or recovered log gives its writer.
+pub(crate) fn parts(
+    recovered: Recovered,
+) -> (super::store::Memory, Active, VecDeque<Closed>, u64, bool) {
+    (
+        recovered.memory,
+        recovered.active,
+        recovered.closed,
+        recovered.size,
+        recovered.sealed,
+    )
+}

@@ -1,0 +1,339 @@
+//! The state machine as openraft sees it: the brain behind a lock, fed from the log, saved as snapshots.
+//!
+//! What this is not: it decides nothing and reads no clock. An entry that this build cannot read ends the peer; it is
+//! never skipped, because the replicas would part.
+
+use crate::config::{
+    EntryPayload, LogEntry, LogId, Membership, Reply, Rota, SnapshotMeta, StoredMembership,
+};
+use crate::snapshot_file::{self, SnapshotFault, SnapshotFile};
+use futures_util::{Stream, StreamExt};
+use openraft::OptionalSend;
+use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot};
+use rota_core::{Event, State};
+use rota_protocol::codec;
+use rota_protocol::command::{Entry, LOG_FORMAT};
+use rota_protocol::ids::ClusterId;
+use rota_protocol::limits::ENTRY_BYTES_MAX;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::sync::{broadcast, watch};
+
+/// Notes that a slow reader of events may fall behind before it must look at the state itself.
+const EVENTS_BEHIND_MAX: usize = 1_024;
+
+/// What one log entry changed.
+#[derive(Debug, Clone)]
+pub struct AppliedNote {
+    /// The entry's log index.
+    pub index: u64,
+    /// In the order in which they happened.
+    pub events: Vec<Event>,
+    /// The whole state was replaced by a snapshot: look at it afresh, as after falling behind.
+    pub resync: bool,
+}
+
+/// The state with what openraft must know of it; one lock, so that both are of one moment.
+#[derive(Clone)]
+struct Replica {
+    state: State,
+    last: Option<LogId>,
+    membership: StoredMembership,
+}
+
+/// What the state machine shares with readers.
+pub(crate) struct Shared {
+    replica: RwLock<Replica>,
+    events: broadcast::Sender<Arc<AppliedNote>>,
+    applied: watch::Sender<u64>,
+    /// The snapshot that counts; the lock also orders changes of the file's name.
+    current: Mutex<Option<(SnapshotMeta, SnapshotFile)>>,
+    dir: PathBuf,
+    cluster: ClusterId,
+}
+
+impl Shared {
+    fn replica(&self) -> RwLockReadGuard<'_, Replica> {
+        // A panic in apply ends the raft core, and with it the process; until then reads show what was there.
+        self.replica.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn replica_mut(&self) -> RwLockWriteGuard<'_, Replica> {
+        self.replica.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn read<R>(&self, f: impl FnOnce(&State) -> R) -> R {
+        f(&self.replica().state)
+    }
+
+    pub(crate) fn events(&self) -> broadcast::Receiver<Arc<AppliedNote>> {
+        self.events.subscribe()
+    }
+
+    pub(crate) fn applied(&self) -> watch::Receiver<u64> {
+        self.applied.subscribe()
+    }
+
+    /// Bytes of the snapshot that counts.
+    pub(crate) fn snapshot_bytes(&self) -> u64 {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.as_ref().map_or(0, |(_, file)| file.bytes)
+    }
+
+    /// Makes a durable file the snapshot that counts, unless a newer one does already.
+    fn adopt(&self, meta: SnapshotMeta, path: &Path) -> Result<(), SnapshotFault> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current
+            .as_ref()
+            .is_some_and(|(held, _)| held.last_log_id > meta.last_log_id)
+        {
+            std::fs::remove_file(path)?;
+            return Ok(());
+        }
+        let place = snapshot_file::current_path(&self.dir);
+        if path != place {
+            snapshot_file::promote(path, &self.dir)?;
+        }
+        *current = Some((meta, SnapshotFile::open(&place)?));
+        Ok(())
+    }
+}
+
+/// The state machine that openraft drives; clones share it.
+#[derive(Clone)]
+pub(crate) struct Machine(pub(crate) Arc<Shared>);
+
+impl Machine {
+    /// Loads the snapshot of a directory, if there is one.
+    ///
+    /// # Errors
+    /// A damaged or foreign snapshot: without it the log cannot be applied, so the peer must not start.
+    pub(crate) fn open(dir: &Path, cluster: ClusterId) -> Result<Self, SnapshotFault> {
+        std::fs::create_dir_all(dir)?;
+        let place = snapshot_file::current_path(dir);
+        let found = if place.try_exists()? {
+            let file = SnapshotFile::open(&place)?;
+            let (meta, state) = file.load(cluster)?;
+            Some((meta, state, file))
+        } else {
+            None
+        };
+        let (replica, current) = match found {
+            Some((meta, state, file)) => {
+                let replica = Replica {
+                    state,
+                    last: meta.last_log_id.clone(),
+                    membership: meta.last_membership.clone(),
+                };
+                (replica, Some((meta, file)))
+            }
+            None => (
+                Replica {
+                    state: State::new(),
+                    last: None,
+                    membership: StoredMembership::default(),
+                },
+                None,
+            ),
+        };
+        let applied = replica.state.applied_index();
+        Ok(Self(Arc::new(Shared {
+            replica: RwLock::new(replica),
+            events: broadcast::Sender::new(EVENTS_BEHIND_MAX),
+            applied: watch::Sender::new(applied),
+            current: Mutex::new(current),
+            dir: dir.to_owned(),
+            cluster,
+        })))
+    }
+
+    fn apply_one(&self, entry: LogEntry) -> io::Result<Reply> {
+        let index = entry.log_id.index;
+        let decoded = match &entry.payload {
+            EntryPayload::Normal(data) => Some(decode(&data.0, index)?),
+            EntryPayload::Blank | EntryPayload::Membership(_) => None,
+        };
+        let (reply, events) = {
+            let mut replica = self.0.replica_mut();
+            replica.last = Some(entry.log_id.clone());
+            match (decoded, entry.payload) {
+                (Some(commands), _) => {
+                    let applied = replica.state.apply(index, &commands);
+                    (Reply(applied.outcomes), applied.events)
+                }
+                (None, EntryPayload::Membership(membership)) => {
+                    replica.state.skip(index);
+                    replica.membership = stored(entry.log_id, membership);
+                    (Reply::default(), Vec::new())
+                }
+                (None, _) => {
+                    replica.state.skip(index);
+                    (Reply::default(), Vec::new())
+                }
+            }
+        };
+        if !events.is_empty() {
+            // Nobody listening is fine.
+            let _ = self.0.events.send(Arc::new(AppliedNote {
+                index,
+                events,
+                resync: false,
+            }));
+        }
+        self.0.applied.send_replace(index);
+        Ok(reply)
+    }
+}
+
+fn stored(id: LogId, membership: Membership) -> StoredMembership {
+    StoredMembership::new(Some(id), membership)
+}
+
+fn decode(bytes: &[u8], index: u64) -> io::Result<Entry> {
+    let bad = |why: String| {
+        tracing::error!(
+            index,
+            why,
+            "this build cannot read a committed entry, so it must not go on"
+        );
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("cannot read the entry at {index}: {why}"),
+        )
+    };
+    // The format is the first field, so that a newer entry is named as such before its commands are looked at.
+    match bytes.first() {
+        Some(first) if u16::from(*first) == LOG_FORMAT => {}
+        _ => return Err(bad(format!("its format is not {LOG_FORMAT}"))),
+    }
+    codec::decode(bytes, ENTRY_BYTES_MAX).map_err(|e| bad(e.to_string()))
+}
+
+impl RaftStateMachine<Rota> for Machine {
+    type SnapshotData = SnapshotFile;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
+        let replica = self.0.replica();
+        Ok((replica.last.clone(), replica.membership.clone()))
+    }
+
+    async fn apply<Strm>(&mut self, mut entries: Strm) -> Result<(), io::Error>
+    where
+        Strm: Stream<Item = Result<EntryResponder<Rota>, io::Error>> + Unpin + OptionalSend,
+    {
+        while let Some(item) = entries.next().await {
+            let (entry, responder) = item?;
+            let reply = self.apply_one(entry)?;
+            if let Some(responder) = responder {
+                responder.send(reply);
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        Builder {
+            shared: self.0.clone(),
+            replica: self.0.replica().clone(),
+        }
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        snapshot: SnapshotFile,
+    ) -> Result<(), io::Error> {
+        let shared = self.0.clone();
+        let cluster = shared.cluster;
+        let want = meta.clone();
+        let state = blocking(move || {
+            let (found, state) = snapshot.load(cluster)?;
+            if found != want {
+                return Err(SnapshotFault::Damaged(
+                    "it is not the snapshot that was announced".into(),
+                ));
+            }
+            shared.adopt(found, &snapshot.path)?;
+            Ok(state)
+        })
+        .await?;
+        let index = state.applied_index();
+        *self.0.replica_mut() = Replica {
+            state,
+            last: meta.last_log_id.clone(),
+            membership: meta.last_membership.clone(),
+        };
+        let _ = self.0.events.send(Arc::new(AppliedNote {
+            index,
+            events: Vec::new(),
+            resync: true,
+        }));
+        self.0.applied.send_replace(index);
+        Ok(())
+    }
+
+    async fn get_current_snapshot(
+        &mut self,
+    ) -> Result<Option<openraft::alias::SnapshotOf<Rota, SnapshotFile>>, io::Error> {
+        let current = self
+            .0
+            .current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        Ok(current.as_ref().map(|(meta, file)| Snapshot {
+            meta: meta.clone(),
+            snapshot: file.clone(),
+        }))
+    }
+}
+
+/// Writes one moment of the state as a snapshot, beside the apply path.
+pub(crate) struct Builder {
+    shared: Arc<Shared>,
+    replica: Replica,
+}
+
+impl RaftSnapshotBuilder<Rota> for Builder {
+    type SnapshotData = SnapshotFile;
+
+    async fn build_snapshot(
+        &mut self,
+    ) -> Result<openraft::alias::SnapshotOf<Rota, SnapshotFile>, io::Error> {
+        let shared = self.shared.clone();
+        let replica = self.replica.clone();
+        blocking(move || {
+            let meta = SnapshotMeta {
+                last_log_id: replica.last,
+                last_membership: replica.membership,
+            };
+            let bytes = snapshot_file::to_bytes(shared.cluster, &meta, &replica.state)?;
+            let path = shared.dir.join("snapshot-new.tmp");
+            snapshot_file::write_durable(&path, &bytes)?;
+            shared.adopt(meta, &path)?;
+            let current = shared
+                .current
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let (meta, snapshot) = current
+                .clone()
+                .ok_or_else(|| SnapshotFault::Damaged("it vanished".into()))?;
+            Ok(Snapshot { meta, snapshot })
+        })
+        .await
+    }
+}
+
+/// Runs disk work beside the runtime's own threads.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, SnapshotFault> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(io::Error::other)?
+        .map_err(|fault| match fault {
+            SnapshotFault::Io(error) => error,
+            other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
+        })
+}

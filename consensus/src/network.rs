@@ -1,0 +1,203 @@
+//! openraft's calls to other peers, over the link. Peers are named by id alone; the link knows where they are.
+
+use crate::config::{CHUNK_BYTES, Rota, Timings, Vote};
+use crate::link::{LinkError, PeerLink};
+use crate::snapshot_file::SnapshotFile;
+use crate::wire::{self, Chunk, ChunkReply, WireError};
+use futures_util::future::{Either, select};
+use openraft::EmptyNode;
+use openraft::errors::{
+    NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable,
+};
+use openraft::network::{RPCOption, RPCTypes, RaftNetworkFactory, RaftNetworkV2};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest,
+    VoteRequest, VoteResponse,
+};
+use rota_protocol::ids::HostId;
+use rota_protocol::peer::{PeerReply, PeerRequest, RaftCall};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Least time that entries get to become durable at a follower, in ms: a disk may stall, and a repeat costs more.
+const APPEND_TTL_MS_MIN: u64 = 1_000;
+/// Least time for the last chunk, whose answer comes when the snapshot is checked and installed.
+const INSTALL_TTL: Duration = Duration::from_secs(60);
+
+/// Makes clients; they are cheap, connections are pooled by the link.
+#[derive(Clone)]
+pub(crate) struct Network {
+    me: u64,
+    target: u64,
+    link: Arc<dyn PeerLink>,
+    timings: Timings,
+}
+
+impl Network {
+    pub(crate) fn new(me: HostId, link: Arc<dyn PeerLink>, timings: Timings) -> Self {
+        Self {
+            me: me.0,
+            target: me.0,
+            link,
+            timings,
+        }
+    }
+
+    async fn call(
+        &self,
+        call: RaftCall,
+        body: Vec<u8>,
+        ttl: Duration,
+    ) -> Result<Vec<u8>, RPCError<Rota>> {
+        let request = PeerRequest::Raft { call, body };
+        match self.link.call(HostId(self.target), request, ttl).await {
+            Ok(PeerReply::Raft { body }) => Ok(body),
+            Ok(PeerReply::Refused(error)) => Err(Unreachable::from_string(error).into()),
+            Ok(_) => Err(Unreachable::from_string("not an answer to a raft message").into()),
+            Err(LinkError::Timeout) => Err(RPCError::Timeout(Timeout {
+                action: match call {
+                    RaftCall::Append => RPCTypes::AppendEntries,
+                    RaftCall::Vote => RPCTypes::Vote,
+                    RaftCall::Snapshot => RPCTypes::InstallSnapshot,
+                    RaftCall::Transfer => RPCTypes::TransferLeader,
+                },
+                id: self.me,
+                target: self.target,
+                timeout: ttl,
+            })),
+            Err(error) => Err(Unreachable::from_string(error).into()),
+        }
+    }
+
+    async fn send_chunks(
+        &self,
+        vote: Vote,
+        snapshot: &SnapshotFile,
+        ttl: Duration,
+    ) -> Result<Vote, StreamingError<Rota>> {
+        let total = snapshot.bytes;
+        let mut offset = 0;
+        loop {
+            let file = snapshot.clone();
+            let piece = tokio::task::spawn_blocking(move || file.piece(offset, CHUNK_BYTES))
+                .await
+                .map_err(|e| network(&e.to_string()))?
+                .map_err(|e| network(&e.to_string()))?;
+            let last = offset + piece.len() as u64 >= total;
+            let body = wire::encode(&Chunk::new(&vote, total, offset, piece));
+            let ttl = if last { ttl.max(INSTALL_TTL) } else { ttl };
+            let reply = self.call(RaftCall::Snapshot, body, ttl).await?;
+            let reply: ChunkReply = wire::decode(&reply).map_err(bad::<StreamingError<Rota>>)?;
+            if reply.done {
+                return Ok(reply.vote());
+            }
+            if reply.next > total || (last && reply.next != 0) {
+                return Err(network("the receiver lost its place in the snapshot"));
+            }
+            // The receiver names its place: a lost answer or its restart makes it ask again.
+            offset = reply.next;
+        }
+    }
+}
+
+fn network(why: &str) -> StreamingError<Rota> {
+    StreamingError::Network(NetworkError::from_string(why))
+}
+
+fn bad<E: From<Unreachable<Rota>>>(error: WireError) -> E {
+    E::from(Unreachable::from_string(error))
+}
+
+impl RaftNetworkFactory<Rota> for Network {
+    type Network = Self;
+
+    async fn new_client(&mut self, target: u64, _node: &EmptyNode) -> Self {
+        Self {
+            target,
+            ..self.clone()
+        }
+    }
+}
+
+impl RaftNetworkV2<Rota> for Network {
+    type SnapshotData = SnapshotFile;
+
+    async fn append_entries(
+        &mut self,
+        rpc: AppendEntriesRequest<Rota>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<Rota>, RPCError<Rota>> {
+        // openraft's own limit is one heartbeat; its heartbeat worker enforces it by itself.
+        let patience =
+            Duration::from_millis(APPEND_TTL_MS_MIN.max(2 * self.timings.election_max_ms));
+        let ttl = if rpc.entries.is_empty() {
+            option.hard_ttl() * 4
+        } else {
+            patience
+        };
+        let reply = self
+            .call(RaftCall::Append, wire::append_to_bytes(rpc), ttl)
+            .await?;
+        wire::append_reply_from_bytes(&reply).map_err(bad)
+    }
+
+    async fn vote(
+        &mut self,
+        rpc: VoteRequest<Rota>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Rota>, RPCError<Rota>> {
+        let reply = self
+            .call(
+                RaftCall::Vote,
+                wire::vote_to_bytes(&rpc, false),
+                option.hard_ttl(),
+            )
+            .await?;
+        wire::vote_reply_from_bytes(&reply).map_err(bad)
+    }
+
+    async fn pre_vote(
+        &mut self,
+        rpc: VoteRequest<Rota>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Rota>, RPCError<Rota>> {
+        let reply = self
+            .call(
+                RaftCall::Vote,
+                wire::vote_to_bytes(&rpc, true),
+                option.hard_ttl(),
+            )
+            .await?;
+        wire::vote_reply_from_bytes(&reply).map_err(bad)
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: openraft::alias::SnapshotOf<Rota, SnapshotFile>,
+        cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<Rota>, StreamingError<Rota>> {
+        let sending = pin!(self.send_chunks(vote, &snapshot.snapshot, option.hard_ttl()));
+        match select(sending, pin!(cancel)).await {
+            Either::Left((sent, _)) => sent.map(SnapshotResponse::new),
+            Either::Right((closed, _)) => Err(closed.into()),
+        }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        req: TransferLeaderRequest<Rota>,
+        option: RPCOption,
+    ) -> Result<openraft::raft::TransferLeaderResponse<Rota>, RPCError<Rota>> {
+        self.call(
+            RaftCall::Transfer,
+            wire::transfer_to_bytes(&req),
+            option.hard_ttl(),
+        )
+        .await?;
+        Ok(Ok(()))
+    }
+}

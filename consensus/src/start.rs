@@ -1,0 +1,173 @@
+//! Putting one peer together: files first, then openraft, then the tasks around it.
+
+use crate::config::{ConsensusConfig, Raft, Tuning, raft_config};
+use crate::inbound::Inbound;
+use crate::leadership::{self, Leadership, Watched};
+use crate::link::PeerLink;
+use crate::log::record::Owner;
+use crate::log::store::LogStore;
+use crate::log::{self, LogConfig, LogError};
+use crate::machine::{Machine, Shared};
+use crate::network::Network;
+use crate::propose::Proposer;
+use crate::read::{Reader, Rounds, confirm_local, confirm_remote};
+use crate::snapshot_file::SnapshotFault;
+use crate::{Consensus, Inner};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Why a peer does not take part.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A setting.
+    #[error("{0}")]
+    Config(String),
+    /// The log.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The snapshot.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotFault),
+    /// openraft found log and snapshot to contradict each other.
+    #[error("the log and the snapshot do not fit: {0}")]
+    Raft(String),
+}
+
+pub(crate) async fn start(
+    config: ConsensusConfig,
+    tuning: Tuning,
+    link: Arc<dyn PeerLink>,
+) -> Result<Consensus, StartError> {
+    let ConsensusConfig {
+        host,
+        cluster,
+        dir,
+        timings,
+    } = config;
+    let raft_config = raft_config(cluster, timings, &tuning).map_err(StartError::Config)?;
+    let watched = Arc::new(Watched {
+        leadership: watch::Sender::new(Leadership::default()),
+        failed: watch::Sender::new(None),
+        recovered: watch::Sender::new(false),
+    });
+    let log = open_log(&dir, Owner { cluster, host }, &tuning, &watched).await?;
+    let files = dir.clone();
+    let machine = tokio::task::spawn_blocking(move || Machine::open(&files, cluster))
+        .await
+        .map_err(|e| StartError::Raft(e.to_string()))??;
+    let shared = machine.0.clone();
+    let network = Network::new(host, link.clone(), timings);
+    let raft = Raft::new(host.0, raft_config, network, log.clone(), machine)
+        .await
+        .map_err(|e| StartError::Raft(e.to_string()))?;
+
+    let lease = Duration::from_millis(timings.election_max_ms);
+    let mut tasks = vec![tokio::spawn(leadership::follow(
+        raft.clone(),
+        host,
+        lease,
+        watched.clone(),
+    ))];
+    let proposer = Proposer {
+        raft: raft.clone(),
+        me: host,
+        link: link.clone(),
+        log: log.clone(),
+        leadership: watched.leadership.subscribe(),
+    };
+    let (proposals, task) = proposer.start();
+    tasks.push(task);
+    let core = raft.clone();
+    let (local, task) = Rounds::start(move || {
+        let core = core.clone();
+        async move { confirm_local(&core).await }
+    });
+    tasks.push(task);
+    let leader = watched.leadership.subscribe();
+    let (remote, task) = Rounds::start(move || {
+        let (link, mut leader) = (link.clone(), leader.clone());
+        // A leader answers within its lease, or it is none.
+        async move { confirm_remote(&link, &mut leader, host, lease * 2).await }
+    });
+    tasks.push(task);
+    tasks.push(tokio::spawn(keep_log_short(
+        raft.clone(),
+        log.clone(),
+        shared.clone(),
+        tuning,
+    )));
+    let reader = Reader {
+        me: host,
+        leadership: watched.leadership.subscribe(),
+        applied: shared.applied(),
+        local,
+        remote,
+    };
+    Ok(Consensus(Arc::new(Inner {
+        host,
+        timings,
+        inbound: Inbound::new(raft.clone(), log.clone(), cluster, &dir),
+        raft,
+        log,
+        machine: shared,
+        watched,
+        proposals,
+        reader,
+        changing: tokio::sync::Mutex::new(()),
+        tasks: Mutex::new(tasks),
+    })))
+}
+
+async fn open_log(
+    dir: &std::path::Path,
+    owner: Owner,
+    tuning: &Tuning,
+    watched: &Arc<Watched>,
+) -> Result<LogStore, StartError> {
+    let watched = watched.clone();
+    let config = LogConfig {
+        dir: dir.to_owned(),
+        owner,
+        segment_bytes: tuning.segment_bytes,
+        sync: tuning.sync.clone(),
+        on_failure: Box::new(move |error| {
+            watched
+                .failed
+                .send_replace(Some(format!("the log's disk failed: {error}")));
+        }),
+    };
+    let opened = tokio::task::spawn_blocking(move || log::open(config)).await;
+    Ok(opened.map_err(|e| StartError::Raft(e.to_string()))??)
+}
+
+/// Takes a snapshot when the log's entries weigh too much, whatever their number; openraft counts entries only.
+async fn keep_log_short(raft: Raft, log: LogStore, shared: Arc<Shared>, tuning: Tuning) {
+    let mut applied = shared.applied();
+    let mut asked_at = 0;
+    while applied.changed().await.is_ok() {
+        let index = *applied.borrow_and_update();
+        // A snapshot costs as much as the state is large, so a large state makes them rarer.
+        let limit = tuning
+            .snapshot_log_bytes
+            .max(shared.snapshot_bytes() as usize);
+        let bytes = log.0.memory().bytes();
+        if bytes < limit || index < asked_at {
+            continue;
+        }
+        asked_at = index + tuning.keep_entries.max(1);
+        if raft.trigger().snapshot().await.is_err() {
+            return;
+        }
+        // Purging is up to the number of kept entries as well; heavy ones are not worth keeping.
+        let snapshot = {
+            use openraft::async_runtime::watch::WatchReceiver;
+            raft.metrics().borrow_watched().snapshot.clone()
+        };
+        if let Some(snapshot) = snapshot
+            && raft.trigger().purge_log(snapshot.index).await.is_err()
+        {
+            return;
+        }
+    }
+}
