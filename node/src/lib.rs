@@ -11,3 +11,7 @@ pub mod notify;
 pub mod parse;
 
 pub mod net;
+
+pub mod io;
+pub mod logic;
+pub mod shim;

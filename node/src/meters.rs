@@ -89,7 +89,12 @@ pub struct Metric {
 }
 
 const fn metric(name: &'static str, kind: Kind, unit: Unit, help: &'static str) -> Metric {
-    Metric { name, kind, unit, help }
+    Metric {
+        name,
+        kind,
+        unit,
+        help,
+    }
 }
 
 /// Every metric.
@@ -97,34 +102,140 @@ pub const ALL: [Metric; 26] = [
     metric(JOBS, Kind::Gauge, Unit::Count, "Jobs by state"),
     metric(TASKS_PENDING, Kind::Gauge, Unit::Count, "Tasks that wait"),
     metric(GPUS, Kind::Gauge, Unit::Count, "GPUs of this host by state"),
-    metric(ATTEMPTS_LIVE, Kind::Gauge, Unit::Count, "Live attempts on this host"),
-    metric(ATTEMPTS_ENDED, Kind::Counter, Unit::Count, "Attempts that ended on this host"),
-    metric(LAUNCH_SECONDS, Kind::Histogram, Unit::Seconds, "From a grant to the task's process"),
-    metric(RAFT_LEADING, Kind::Gauge, Unit::Count, "1 while this peer leads"),
+    metric(
+        ATTEMPTS_LIVE,
+        Kind::Gauge,
+        Unit::Count,
+        "Live attempts on this host",
+    ),
+    metric(
+        ATTEMPTS_ENDED,
+        Kind::Counter,
+        Unit::Count,
+        "Attempts that ended on this host",
+    ),
+    metric(
+        LAUNCH_SECONDS,
+        Kind::Histogram,
+        Unit::Seconds,
+        "From a grant to the task's process",
+    ),
+    metric(
+        RAFT_LEADING,
+        Kind::Gauge,
+        Unit::Count,
+        "1 while this peer leads",
+    ),
     metric(RAFT_TERM, Kind::Gauge, Unit::Count, "The raft term"),
-    metric(RAFT_APPLIED, Kind::Gauge, Unit::Count, "Last log index applied here"),
-    metric(LEADER_CHANGES, Kind::Counter, Unit::Count, "Changes of the leader seen here"),
-    metric(PROPOSE_SECONDS, Kind::Histogram, Unit::Seconds, "From a proposal to its outcome"),
-    metric(LOG_SYNC_SECONDS, Kind::Histogram, Unit::Seconds, "One durable write of the log"),
-    metric(PLAN_SECONDS, Kind::Histogram, Unit::Seconds, "One planner round"),
-    metric(PLAN_MOVES, Kind::Counter, Unit::Count, "Moves of plans by result"),
-    metric(LEASE_RENEWALS, Kind::Counter, Unit::Count, "Lease renewals by result"),
-    metric(LEASE_REMAINING_SECONDS, Kind::Gauge, Unit::Seconds, "Time until the lease ends"),
-    metric(GOSSIP_MEMBERS, Kind::Gauge, Unit::Count, "Members seen by gossip"),
-    metric(API_SECONDS, Kind::Histogram, Unit::Seconds, "Requests of clients"),
-    metric(DEVICE_BUSY, Kind::Gauge, Unit::Count, "Busy share of a device, 0 to 1"),
-    metric(DEVICE_MEMORY_USED, Kind::Gauge, Unit::Bytes, "Memory in use on a device"),
-    metric(DEVICE_TEMPERATURE, Kind::Gauge, Unit::Count, "Temperature of a device in Celsius"),
-    metric(DEVICE_POWER, Kind::Gauge, Unit::Count, "Power draw of a device in watts"),
-    metric(PROBES_STUCK, Kind::Gauge, Unit::Count, "Threads that hang in device drivers"),
-    metric(VIOLATIONS, Kind::Counter, Unit::Count, "Broken laws of the state; must stay 0"),
+    metric(
+        RAFT_APPLIED,
+        Kind::Gauge,
+        Unit::Count,
+        "Last log index applied here",
+    ),
+    metric(
+        LEADER_CHANGES,
+        Kind::Counter,
+        Unit::Count,
+        "Changes of the leader seen here",
+    ),
+    metric(
+        PROPOSE_SECONDS,
+        Kind::Histogram,
+        Unit::Seconds,
+        "From a proposal to its outcome",
+    ),
+    metric(
+        LOG_SYNC_SECONDS,
+        Kind::Histogram,
+        Unit::Seconds,
+        "One durable write of the log",
+    ),
+    metric(
+        PLAN_SECONDS,
+        Kind::Histogram,
+        Unit::Seconds,
+        "One planner round",
+    ),
+    metric(
+        PLAN_MOVES,
+        Kind::Counter,
+        Unit::Count,
+        "Moves of plans by result",
+    ),
+    metric(
+        LEASE_RENEWALS,
+        Kind::Counter,
+        Unit::Count,
+        "Lease renewals by result",
+    ),
+    metric(
+        LEASE_REMAINING_SECONDS,
+        Kind::Gauge,
+        Unit::Seconds,
+        "Time until the lease ends",
+    ),
+    metric(
+        GOSSIP_MEMBERS,
+        Kind::Gauge,
+        Unit::Count,
+        "Members seen by gossip",
+    ),
+    metric(
+        API_SECONDS,
+        Kind::Histogram,
+        Unit::Seconds,
+        "Requests of clients",
+    ),
+    metric(
+        DEVICE_BUSY,
+        Kind::Gauge,
+        Unit::Count,
+        "Busy share of a device, 0 to 1",
+    ),
+    metric(
+        DEVICE_MEMORY_USED,
+        Kind::Gauge,
+        Unit::Bytes,
+        "Memory in use on a device",
+    ),
+    metric(
+        DEVICE_TEMPERATURE,
+        Kind::Gauge,
+        Unit::Count,
+        "Temperature of a device in Celsius",
+    ),
+    metric(
+        DEVICE_POWER,
+        Kind::Gauge,
+        Unit::Count,
+        "Power draw of a device in watts",
+    ),
+    metric(
+        PROBES_STUCK,
+        Kind::Gauge,
+        Unit::Count,
+        "Threads that hang in device drivers",
+    ),
+    metric(
+        VIOLATIONS,
+        Kind::Counter,
+        Unit::Count,
+        "Broken laws of the state; must stay 0",
+    ),
     metric(BUILD_INFO, Kind::Gauge, Unit::Count, "This build; always 1"),
-    metric(crate::http::REQUESTS, Kind::Counter, Unit::Count, "HTTP requests by route and status"),
+    metric(
+        crate::http::REQUESTS,
+        Kind::Counter,
+        Unit::Count,
+        "HTTP requests by route and status",
+    ),
 ];
 
 /// Bounds of all histograms, in seconds: from a fast disk's sync to a lease.
 const BUCKETS_SECONDS: [f64; 16] = [
-    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0,
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    5.0, 15.0,
 ];
 /// How often recorded histogram samples are folded; without it they pile up.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
@@ -179,11 +290,18 @@ impl Meters {
 }
 
 fn builder() -> Result<PrometheusBuilder, BuildError> {
-    PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS_SECONDS)
+    PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS_SECONDS)
 }
 
 fn describe_all() {
-    for Metric { name, kind, unit, help } in ALL {
+    for Metric {
+        name,
+        kind,
+        unit,
+        help,
+    } in ALL
+    {
         match kind {
             Kind::Counter => describe_counter!(name, unit, help),
             Kind::Gauge => describe_gauge!(name, unit, help),
@@ -205,7 +323,10 @@ mod tests {
         for Metric { name, kind, .. } in ALL {
             assert!(name.starts_with("rota_"), "{name}");
             assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
-            assert!(kind != Kind::Histogram || name.ends_with("_seconds"), "{name} has no buckets");
+            assert!(
+                kind != Kind::Histogram || name.ends_with("_seconds"),
+                "{name} has no buckets"
+            );
         }
     }
 
@@ -217,10 +338,22 @@ mod tests {
             metrics::gauge!(DEVICE_BUSY, "uuid" => "a\"b\nrota_fake 1").set(0.5);
         });
         let text = meters.render();
-        assert!(text.contains("rota_propose_seconds_bucket{result=\"ok\",le=\"0.005\"} 1"), "{text}");
-        assert!(text.contains("rota_propose_seconds_bucket{result=\"ok\",le=\"0.0025\"} 0"), "{text}");
-        assert!(text.contains("# TYPE rota_propose_seconds histogram"), "{text}");
-        assert!(!text.lines().any(|line| line.starts_with("rota_fake")), "{text}");
+        assert!(
+            text.contains("rota_propose_seconds_bucket{result=\"ok\",le=\"0.005\"} 1"),
+            "{text}"
+        );
+        assert!(
+            text.contains("rota_propose_seconds_bucket{result=\"ok\",le=\"0.0025\"} 0"),
+            "{text}"
+        );
+        assert!(
+            text.contains("# TYPE rota_propose_seconds histogram"),
+            "{text}"
+        );
+        assert!(
+            !text.lines().any(|line| line.starts_with("rota_fake")),
+            "{text}"
+        );
         assert!(text.contains("rota_build_info{version="), "{text}");
     }
 }

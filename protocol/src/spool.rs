@@ -65,8 +65,27 @@ pub struct ExitRecord {
     pub end: AttemptEnd,
     /// How long it ran, in ms.
     pub ran_ms: u64,
-    /// Output bytes that were thrown away because a stream passed its limit.
+    /// Bytes of standard output that are kept.
+    pub stdout_bytes: u64,
+    /// Bytes of standard error that are kept.
+    pub stderr_bytes: u64,
+    /// Output bytes that were thrown away because a stream passed its limit or the disk refused them.
     pub dropped_bytes: u64,
+}
+
+impl ExitRecord {
+    /// The end of an attempt that never ran and said nothing.
+    #[must_use]
+    pub fn never_ran(token: Token, end: AttemptEnd) -> Self {
+        Self {
+            token,
+            end,
+            ran_ms: 0,
+            stdout_bytes: 0,
+            stderr_bytes: 0,
+            dropped_bytes: 0,
+        }
+    }
 }
 
 /// Agent to shim: small enough to travel as the value of a queued signal, so that a live attempt needs no connection.
@@ -112,4 +131,6 @@ pub enum ShimEvent {
     },
     /// From the fork server: the shim itself died, and what it left behind was ended.
     ShimDied,
+    /// The token was used before: nothing was started.
+    Exists,
 }

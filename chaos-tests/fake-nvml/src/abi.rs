@@ -1,7 +1,9 @@
 //! The C interface: each exported call reads the script and answers as NVML does. Layouts follow `nvml.h`.
 
 use crate::script::{Card, Script, code};
-use std::ffi::{CStr, c_char, c_uint, c_ulonglong, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 use std::{fs, ptr, thread};
@@ -38,6 +40,19 @@ pub struct PciInfo {
     bus_id: [c_char; 32],
 }
 
+/// `Dl_info` of `dlfcn.h`.
+#[repr(C)]
+struct DlInfo {
+    file_name: *const c_char,
+    base: *mut c_void,
+    symbol_name: *const c_char,
+    symbol: *mut c_void,
+}
+
+unsafe extern "C" {
+    fn dladdr(addr: *const c_void, info: *mut DlInfo) -> c_int;
+}
+
 /// What a handle stands for.
 #[derive(Clone, PartialEq, Eq)]
 struct Named {
@@ -53,33 +68,70 @@ struct Library {
     handles: Vec<Named>,
 }
 
-static LIBRARY: Mutex<Library> = Mutex::new(Library { started: 0, listed: Vec::new(), handles: Vec::new() });
+static LIBRARY: Mutex<Library> = Mutex::new(Library {
+    started: 0,
+    listed: Vec::new(),
+    handles: Vec::new(),
+});
 
 fn library() -> std::sync::MutexGuard<'static, Library> {
-    LIBRARY.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    LIBRARY
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn handle_of(named: Named) -> *mut c_void {
     let mut library = library();
-    let at = library.handles.iter().position(|known| *known == named).unwrap_or_else(|| {
-        library.handles.push(named);
-        library.handles.len() - 1
-    });
+    let at = library
+        .handles
+        .iter()
+        .position(|known| *known == named)
+        .unwrap_or_else(|| {
+            library.handles.push(named);
+            library.handles.len() - 1
+        });
     ptr::without_provenance_mut(at + 1)
 }
 
 fn script() -> Script {
-    fs::read(crate::place::script_path(nvmlInit_v2 as *const c_void))
-        .map_or_else(|_| Script::default(), |bytes| Script::parse(&bytes))
+    fs::read(script_path()).map_or_else(|_| Script::default(), |bytes| Script::parse(&bytes))
+}
+
+/// `FAKE_NVML_STATE`, else `fake-nvml.state` beside the library: each copy of the library has its own cards.
+fn script_path() -> PathBuf {
+    if let Some(path) = std::env::var_os("FAKE_NVML_STATE") {
+        return path.into();
+    }
+    let mut info = DlInfo {
+        file_name: ptr::null(),
+        base: ptr::null_mut(),
+        symbol_name: ptr::null(),
+        symbol: ptr::null_mut(),
+    };
+    // SAFETY: `info` is a valid place for the answer, and the address is one of this library's own functions.
+    let known = unsafe { dladdr(nvmlInit_v2 as *const c_void, &raw mut info) } != 0;
+    if !known || info.file_name.is_null() {
+        return PathBuf::from("fake-nvml.state");
+    }
+    // SAFETY: the loader gives a C string that lives as long as the library is loaded, which is now.
+    let file = unsafe { CStr::from_ptr(info.file_name) };
+    Path::new(OsStr::from_bytes(file.to_bytes())).with_file_name("fake-nvml.state")
 }
 
 /// Finds the card of a handle in the script, as the script now is, and lets the call hang or fail if it says so.
 fn ask(device: *mut c_void, call: &str) -> Result<(Card, Named), u32> {
     let at = device.addr().checked_sub(1).ok_or(code::INVALID_ARGUMENT)?;
-    let named = library().handles.get(at).cloned().ok_or(code::INVALID_ARGUMENT)?;
+    let named = library()
+        .handles
+        .get(at)
+        .cloned()
+        .ok_or(code::INVALID_ARGUMENT)?;
     loop {
         let script = script();
-        let card = script.cards.into_iter().find(|card| card.uuid == named.card);
+        let card = script
+            .cards
+            .into_iter()
+            .find(|card| card.uuid == named.card);
         let card = card.ok_or(code::GPU_IS_LOST)?;
         if card.hangs_in(call) {
             thread::sleep(HANG_LOOK);
@@ -161,7 +213,10 @@ pub extern "C" fn nvmlEventSetFree(_set: *mut c_void) -> c_uint {
 /// # Safety
 /// `version` must be valid for `length` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlSystemGetDriverVersion(version: *mut c_char, length: c_uint) -> c_uint {
+pub unsafe extern "C" fn nvmlSystemGetDriverVersion(
+    version: *mut c_char,
+    length: c_uint,
+) -> c_uint {
     // SAFETY: by this function's contract.
     unsafe { answer_text(version, length, Ok(script().driver.into_bytes())) }
 }
@@ -182,7 +237,10 @@ pub unsafe extern "C" fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> c_uint {
 /// # Safety
 /// `device` must be valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *mut *mut c_void) -> c_uint {
+pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(
+    index: c_uint,
+    device: *mut *mut c_void,
+) -> c_uint {
     let listed = library().listed.get(index as usize).cloned();
     let handle = listed.ok_or(code::INVALID_ARGUMENT).and_then(|card| {
         let handle = handle_of(Named { card, slice: None });
@@ -197,11 +255,19 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *m
 /// # Safety
 /// `uuid` must be a C string and `device` valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut *mut c_void) -> c_uint {
+pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(
+    uuid: *const c_char,
+    device: *mut *mut c_void,
+) -> c_uint {
     // SAFETY: by this function's contract.
     let uuid = unsafe { CStr::from_ptr(uuid) }.to_bytes().to_vec();
     let known = library().listed.contains(&uuid);
-    let handle = if known { Ok(uuid) } else { Err(code::NOT_FOUND) }.and_then(|card| {
+    let handle = if known {
+        Ok(uuid)
+    } else {
+        Err(code::NOT_FOUND)
+    }
+    .and_then(|card| {
         let handle = handle_of(Named { card, slice: None });
         ask(handle, "handle").map(|_| handle)
     });
@@ -214,7 +280,11 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: 
 /// # Safety
 /// `uuid` must be valid for `length` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetUUID(device: *mut c_void, uuid: *mut c_char, length: c_uint) -> c_uint {
+pub unsafe extern "C" fn nvmlDeviceGetUUID(
+    device: *mut c_void,
+    uuid: *mut c_char,
+    length: c_uint,
+) -> c_uint {
     let text = ask(device, "uuid").map(|(card, named)| named.slice.unwrap_or(card.uuid));
     // SAFETY: by this function's contract.
     unsafe { answer_text(uuid, length, text) }
@@ -225,7 +295,11 @@ pub unsafe extern "C" fn nvmlDeviceGetUUID(device: *mut c_void, uuid: *mut c_cha
 /// # Safety
 /// `name` must be valid for `length` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetName(device: *mut c_void, name: *mut c_char, length: c_uint) -> c_uint {
+pub unsafe extern "C" fn nvmlDeviceGetName(
+    device: *mut c_void,
+    name: *mut c_char,
+    length: c_uint,
+) -> c_uint {
     // SAFETY: by this function's contract.
     unsafe { answer_text(name, length, ask(device, "name").map(|(card, _)| card.name)) }
 }
@@ -266,17 +340,29 @@ fn fill(place: &mut [c_char], text: &[u8]) {
 /// # Safety
 /// `memory` must be valid for reads and writes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: *mut c_void, memory: *mut MemoryV2) -> c_uint {
+pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
+    device: *mut c_void,
+    memory: *mut MemoryV2,
+) -> c_uint {
     // SAFETY: by this function's contract.
     let version = unsafe { (*memory).version };
     if version != (size_of::<MemoryV2>() as c_uint | 2 << 24) {
         return code::INVALID_ARGUMENT;
     }
     let info = ask(device, "memory").map(|(card, named)| {
-        let slice = card.slices.iter().find(|(uuid, _)| Some(uuid) == named.slice.as_ref());
+        let slice = card
+            .slices
+            .iter()
+            .find(|(uuid, _)| Some(uuid) == named.slice.as_ref());
         let total = slice.map_or(card.total, |(_, bytes)| *bytes);
         let used = card.used;
-        MemoryV2 { version, total, reserved: 0, free: total.saturating_sub(used), used }
+        MemoryV2 {
+            version,
+            total,
+            reserved: 0,
+            free: total.saturating_sub(used),
+            used,
+        }
     });
     // SAFETY: by this function's contract.
     unsafe { answer(memory, info) }
@@ -291,7 +377,10 @@ pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(
     device: *mut c_void,
     utilization: *mut Utilization,
 ) -> c_uint {
-    let rates = ask(device, "utilization").map(|(card, _)| Utilization { gpu: card.busy, memory: 0 });
+    let rates = ask(device, "utilization").map(|(card, _)| Utilization {
+        gpu: card.busy,
+        memory: 0,
+    });
     // SAFETY: by this function's contract.
     unsafe { answer(utilization, rates) }
 }
@@ -307,7 +396,12 @@ pub unsafe extern "C" fn nvmlDeviceGetTemperature(
     celsius: *mut c_uint,
 ) -> c_uint {
     // SAFETY: by this function's contract.
-    unsafe { answer(celsius, ask(device, "temperature").map(|(card, _)| card.temperature)) }
+    unsafe {
+        answer(
+            celsius,
+            ask(device, "temperature").map(|(card, _)| card.temperature),
+        )
+    }
 }
 
 /// The power draw.
@@ -315,7 +409,10 @@ pub unsafe extern "C" fn nvmlDeviceGetTemperature(
 /// # Safety
 /// `milliwatts` must be valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetPowerUsage(device: *mut c_void, milliwatts: *mut c_uint) -> c_uint {
+pub unsafe extern "C" fn nvmlDeviceGetPowerUsage(
+    device: *mut c_void,
+    milliwatts: *mut c_uint,
+) -> c_uint {
     // SAFETY: by this function's contract.
     unsafe { answer(milliwatts, ask(device, "power").map(|(card, _)| card.power)) }
 }
@@ -343,7 +440,10 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(
 /// # Safety
 /// `count` must be valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(device: *mut c_void, count: *mut c_uint) -> c_uint {
+pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(
+    device: *mut c_void,
+    count: *mut c_uint,
+) -> c_uint {
     // SAFETY: by this function's contract.
     unsafe { answer(count, ask(device, "mig").map(|_| 7)) }
 }
@@ -360,7 +460,10 @@ pub unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
 ) -> c_uint {
     let handle = ask(device, "mig").and_then(|(card, _)| {
         let (uuid, _) = card.slices.get(index as usize).ok_or(code::NOT_FOUND)?;
-        Ok(handle_of(Named { card: card.uuid.clone(), slice: Some(uuid.clone()) }))
+        Ok(handle_of(Named {
+            card: card.uuid.clone(),
+            slice: Some(uuid.clone()),
+        }))
     });
     // SAFETY: by this function's contract.
     unsafe { answer(slice, handle) }

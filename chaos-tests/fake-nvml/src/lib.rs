@@ -6,7 +6,6 @@
 //! It is no emulator: it knows the calls that Rota makes and no others.
 
 mod abi;
-mod place;
 pub mod script;
 
 use std::path::{Path, PathBuf};
@@ -20,7 +19,12 @@ pub fn library() -> Result<PathBuf, String> {
     let folders: Vec<&Path> = exe.ancestors().skip(1).take(2).collect();
     folders
         .iter()
-        .flat_map(|folder| [folder.join("libfake_nvml.so"), folder.join("deps/libfake_nvml.so")])
+        .flat_map(|folder| {
+            [
+                folder.join("libfake_nvml.so"),
+                folder.join("deps/libfake_nvml.so"),
+            ]
+        })
         .find(|path| path.is_file())
         .ok_or_else(|| format!("libfake_nvml.so is not in any of {folders:?}"))
 }

@@ -1,0 +1,6 @@
+//! Thin layers over the kernel: clocks, `/proc`, durable files, and the few calls that have no safe wrapper.
+
+pub mod clock;
+pub mod durable;
+pub mod ffi;
+pub mod proc;

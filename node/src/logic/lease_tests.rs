@@ -1,0 +1,172 @@
+//! Tests of both sides of the lease together: no interleaving lets a task outlive the leader's patience.
+
+use super::*;
+use crate::logic::lease::LeaseHolder;
+use proptest::prelude::*;
+
+const HOST: HostId = HostId(7);
+const EPOCH: LeaseEpoch = LeaseEpoch(1);
+
+fn elected(now_ms: u64) -> LeaseBook {
+    let mut book = LeaseBook::new(LeaseParams::CHAOS);
+    book.on_elected([(HOST, EPOCH)], now_ms);
+    book
+}
+
+#[test]
+fn a_renewal_is_acknowledged_only_by_a_round_that_began_after_it() {
+    let mut book = elected(0);
+    assert_eq!(book.on_receipt(HOST, EPOCH, 1, 10), Receipt::Waits);
+    let first = book.round_begin().unwrap();
+    assert_eq!(book.on_receipt(HOST, EPOCH, 2, 11), Receipt::Waits);
+    assert_eq!(book.round_end(first, true), RoundEnd::Acknowledge(vec![1]));
+    let second = book.round_begin().unwrap();
+    assert_eq!(book.round_begin(), None, "one round serves all that wait");
+    assert_eq!(book.round_end(second, false), RoundEnd::Refuse(vec![2]));
+}
+
+#[test]
+fn a_later_round_serves_the_renewals_of_an_earlier_one() {
+    let mut book = elected(0);
+    book.on_receipt(HOST, EPOCH, 1, 10);
+    let first = book.round_begin().unwrap();
+    book.on_receipt(HOST, EPOCH, 2, 11);
+    let second = book.round_begin().unwrap();
+    assert_eq!(book.round_end(second, true), RoundEnd::Acknowledge(vec![1, 2]));
+    assert_eq!(book.round_end(first, false), RoundEnd::Refuse(vec![]));
+}
+
+#[test]
+fn a_deposed_leader_refuses_what_waits_and_knows_nobody() {
+    let mut book = elected(0);
+    book.on_receipt(HOST, EPOCH, 5, 10);
+    assert_eq!(book.on_deposed(), vec![5]);
+    assert_eq!(book.on_receipt(HOST, EPOCH, 6, 11), Receipt::NotHere);
+    assert!(book.due(1_000_000).is_empty());
+}
+
+#[test]
+fn expiry_needs_silence_a_drained_queue_and_a_confirmed_quorum() {
+    let mut book = elected(100);
+    assert!(book.due(100 + 5_100).is_empty(), "exactly L (1 + rho) + delta is not past it");
+    let due = book.due(100 + 5_101);
+    assert_eq!(due.len(), 1);
+    assert!(book.still_due(&due, false).is_empty(), "no quorum, no expiry");
+    assert_eq!(book.still_due(&due, true), vec![(HOST, EPOCH)]);
+    book.on_receipt(HOST, EPOCH, 1, 5_202);
+    assert!(book.still_due(&due, true).is_empty(), "a queued renewal saves the lease");
+}
+
+#[test]
+fn epochs_keep_old_renewals_out_and_new_ones_count_afresh() {
+    let mut book = elected(0);
+    book.set_hosts([(HOST, LeaseEpoch(2))], 4_000);
+    assert_eq!(
+        book.on_receipt(HOST, EPOCH, 1, 4_001),
+        Receipt::WrongEpoch { current: LeaseEpoch(2) }
+    );
+    assert!(book.due(9_100).is_empty());
+    assert_eq!(book.due(9_101).len(), 1);
+    assert_eq!(book.next_due_ms(), Some(9_101));
+    assert_eq!(book.suspected(5_000), vec![]);
+    assert_eq!(book.suspected(5_001), vec![HOST]);
+}
+
+/// One step of a run: real time passes, then something happens.
+#[derive(Debug, Clone)]
+enum Step {
+    Renew { reaches_after: Option<u64>, ack_after: Option<u64> },
+    NewLeader { origin_ms: u64, rate_permyriad: u64 },
+}
+
+fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+    let renew = (
+        proptest::option::weighted(0.8, 0_u64..3_000),
+        proptest::option::weighted(0.8, 0_u64..3_000),
+    )
+        .prop_map(|(reaches_after, ack_after)| Step::Renew { reaches_after, ack_after });
+    let leader = (0_u64..1_000_000, 9_900_u64..=10_100)
+        .prop_map(|(origin_ms, rate_permyriad)| Step::NewLeader { origin_ms, rate_permyriad });
+    let step = prop_oneof![8 => renew, 1 => leader];
+    proptest::collection::vec((1_u64..6_000, step), 1..40)
+}
+
+/// A clock of another origin and rate: local ms at a real time.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    origin_ms: u64,
+    rate_permyriad: u64,
+    since_ms: u64,
+}
+
+impl Clock {
+    fn at(self, real_ms: u64) -> u64 {
+        self.origin_ms + (real_ms - self.since_ms) * self.rate_permyriad / 10_000
+    }
+}
+
+proptest! {
+    /// Faults P4, C2, N7: whatever is lost, late or out of order, and however the clocks run within rho, the moment
+    /// the leader's book lets a lease go is not before the holder's own deadline in real time.
+    #[test]
+    fn no_leader_expires_what_a_holder_may_still_run(
+        holder_origin in 0_u64..1_000_000,
+        holder_rate in 9_900_u64..=10_100,
+        steps in steps(),
+    ) {
+        let mut real_ms = 0;
+        let holder_clock = Clock { origin_ms: holder_origin, rate_permyriad: holder_rate, since_ms: 0 };
+        let mut leader_clock = Clock { origin_ms: 5, rate_permyriad: 10_000, since_ms: 0 };
+        let mut holder = LeaseHolder::new(LeaseParams::CHAOS);
+        holder.set_epoch(EPOCH);
+        let mut book = elected(leader_clock.at(0));
+        // (when, what): renewals in the network, acknowledgements in the network.
+        let mut inbox: Vec<(u64, crate::logic::lease::Renewal, Option<u64>)> = Vec::new();
+        let mut acks: Vec<(u64, crate::logic::lease::Renewal)> = Vec::new();
+        let mut expired = false;
+        for (gap, step) in steps {
+            for _ in 0..gap {
+                real_ms += 1;
+                let arrived: Vec<_> = inbox.extract_if(.., |(at, ..)| *at <= real_ms).collect();
+                for (_, renewal, ack_after) in arrived {
+                    if expired {
+                        continue;
+                    }
+                    if book.on_receipt(HOST, EPOCH, 0, leader_clock.at(real_ms)) == Receipt::Waits {
+                        let round = book.round_begin();
+                        if let (Some(round), Some(after)) = (round, ack_after) {
+                            book.round_end(round, true);
+                            acks.push((real_ms + after, renewal));
+                        }
+                    }
+                }
+                let back: Vec<_> = acks.extract_if(.., |(at, _)| *at <= real_ms).collect();
+                for (_, renewal) in back {
+                    holder.ack(renewal, holder_clock.at(real_ms));
+                }
+                let due = book.due(leader_clock.at(real_ms));
+                expired |= !book.still_due(&due, true).is_empty();
+                if expired && let Some(deadline) = holder.deadline_ms() {
+                    prop_assert!(
+                        holder_clock.at(real_ms) >= deadline,
+                        "expired at {real_ms} ms, but the holder may run on to {deadline} of its own clock"
+                    );
+                }
+            }
+            match step {
+                Step::Renew { reaches_after, ack_after } => {
+                    let renewal = holder.send(holder_clock.at(real_ms)).unwrap();
+                    if let Some(after) = reaches_after {
+                        inbox.push((real_ms + after, renewal, ack_after));
+                    }
+                }
+                Step::NewLeader { origin_ms, rate_permyriad } if !expired => {
+                    leader_clock = Clock { origin_ms, rate_permyriad, since_ms: real_ms };
+                    book.on_deposed();
+                    book.on_elected([(HOST, EPOCH)], leader_clock.at(real_ms));
+                }
+                Step::NewLeader { .. } => {}
+            }
+        }
+    }
+}

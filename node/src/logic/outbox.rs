@@ -1,0 +1,149 @@
+//! What a host has to tell the log about its attempts, kept until the log has it: at least once, in bounded batches.
+//! Not durable by itself: after a restart the same facts are found again in the attempts' records.
+
+use rota_protocol::Token;
+use rota_protocol::job::AttemptEnd;
+use rota_protocol::limits::REPORTS_MAX;
+use rota_protocol::report::{AttemptFact, AttemptReport};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Facts that wait for the log.
+#[derive(Debug, Clone, Default)]
+pub struct Outbox {
+    waiting: BTreeMap<Token, AttemptFact>,
+    /// What the batch under way carries, to tell what became of it.
+    under_way: BTreeMap<Token, AttemptFact>,
+    /// Ends that the log has: late facts of these are not told again.
+    told: BTreeSet<Token>,
+}
+
+impl Outbox {
+    /// Nothing to tell.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A process runs. Forgotten when the end is known too: the end says enough.
+    pub fn started(&mut self, token: Token, pid: u32) {
+        let fact = AttemptFact::Started { pid };
+        let ended = matches!(self.waiting.get(&token), Some(AttemptFact::Ended { .. }));
+        if ended || self.told.contains(&token) || self.under_way.contains_key(&token) {
+            return;
+        }
+        self.waiting.insert(token, fact);
+    }
+
+    /// Every process is gone. The first end told for a token stays.
+    pub fn ended(&mut self, token: Token, end: AttemptEnd, ran_ms: u64) {
+        let is_end = |fact: Option<&AttemptFact>| matches!(fact, Some(AttemptFact::Ended { .. }));
+        if is_end(self.waiting.get(&token)) || is_end(self.under_way.get(&token)) || self.told.contains(&token) {
+            return;
+        }
+        self.waiting.insert(token, AttemptFact::Ended { end, ran_ms });
+    }
+
+    /// The next batch, oldest tokens first; none while one is under way or nothing waits.
+    pub fn next_batch(&mut self) -> Option<Vec<AttemptReport>> {
+        if !self.under_way.is_empty() || self.waiting.is_empty() {
+            return None;
+        }
+        let mut batch = Vec::with_capacity(self.waiting.len().min(REPORTS_MAX));
+        while batch.len() < REPORTS_MAX
+            && let Some((token, fact)) = self.waiting.pop_first()
+        {
+            batch.push(AttemptReport { token, fact: fact.clone() });
+            self.under_way.insert(token, fact);
+        }
+        Some(batch)
+    }
+
+    /// The log has the batch under way. Returns the attempts whose end it brought.
+    pub fn committed(&mut self) -> Vec<Token> {
+        let mut ended = Vec::new();
+        for (token, fact) in std::mem::take(&mut self.under_way) {
+            if matches!(fact, AttemptFact::Ended { .. }) {
+                self.told.insert(token);
+                ended.push(token);
+            }
+        }
+        ended
+    }
+
+    /// The batch under way failed, or nobody knows: its facts are told again unless newer ones took their place.
+    pub fn failed(&mut self) {
+        for (token, fact) in std::mem::take(&mut self.under_way) {
+            self.waiting.entry(token).or_insert(fact);
+        }
+    }
+
+    /// The attempt was released: nothing about it matters any more.
+    pub fn forget(&mut self, token: Token) {
+        self.waiting.remove(&token);
+        self.told.remove(&token);
+    }
+
+    /// How many facts the log does not have yet.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.waiting.len() + self.under_way.len()
+    }
+
+    /// The log has everything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.under_way.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OK: AttemptEnd = AttemptEnd::Exited { code: 0 };
+
+    #[test]
+    fn an_end_survives_any_number_of_failed_batches() {
+        let mut outbox = Outbox::new();
+        outbox.ended(Token(1), OK, 5);
+        for _ in 0..10 {
+            assert_eq!(outbox.next_batch().unwrap().len(), 1);
+            assert_eq!(outbox.next_batch(), None, "one batch at a time");
+            outbox.failed();
+        }
+        outbox.next_batch().unwrap();
+        assert_eq!(outbox.committed(), [Token(1)]);
+        assert!(outbox.is_empty());
+        outbox.ended(Token(1), OK, 5);
+        assert!(outbox.is_empty(), "told once it stays told until released");
+    }
+
+    #[test]
+    fn an_end_replaces_a_start_and_outlives_a_failed_batch_of_it() {
+        let mut outbox = Outbox::new();
+        outbox.started(Token(1), 10);
+        outbox.next_batch().unwrap();
+        outbox.ended(Token(1), OK, 5);
+        outbox.failed();
+        let batch = outbox.next_batch().unwrap();
+        assert_eq!(batch.len(), 1);
+        assert!(matches!(batch[0].fact, AttemptFact::Ended { .. }));
+        outbox.started(Token(1), 10);
+        outbox.committed();
+        assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn batches_are_bounded_and_oldest_first() {
+        let mut outbox = Outbox::new();
+        let all = REPORTS_MAX as u64 + 5;
+        for token in (0..all).rev() {
+            outbox.ended(Token(token), OK, 0);
+        }
+        let batch = outbox.next_batch().unwrap();
+        assert_eq!(batch.len(), REPORTS_MAX);
+        assert_eq!(batch[0].token, Token(0));
+        assert_eq!(outbox.committed().len(), REPORTS_MAX);
+        assert_eq!(outbox.next_batch().unwrap().len(), 5);
+    }
+}

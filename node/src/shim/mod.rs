@@ -1,0 +1,36 @@
+//! Lives of processes. Three kinds of process share the work:
+//!
+//! - the agent, through [`ShimHost`]: orders launches, hears of ends, adopts what survived its own death;
+//! - the fork server (`rota shimd`): one thread, no runtime; copies itself into a shim for each order. It dies with
+//!   the agent;
+//! - a shim per attempt: keeps the attempt's record and output, holds the lease deadline, ends the task. It outlives
+//!   the agent, and is gone as soon as its attempt is.
+//!
+//! The files are the truth (`record`): messages between the processes only say where to look. A live attempt costs the
+//! agent no connection and no descriptor: shims share one inherited socket for events, and are called by queued
+//! signals through a pidfd.
+//!
+//! Absent: cgroups. A process group is emptied through parentage: the shim is the subreaper of everything its task
+//! makes, so nothing escapes by `setsid` or double forks.
+
+mod adopt;
+mod host;
+mod keep;
+mod lease_file;
+mod link;
+mod logs;
+mod processes;
+mod pump;
+mod record;
+mod retention;
+mod server;
+mod wire;
+
+pub use host::{Adopted, LaunchError, ShimError, ShimHost, ShimNote};
+pub use lease_file::{LeaseFile, LeaseReader};
+pub use server::server_main;
+
+/// The hidden argument that turns the binary into the fork server.
+pub const SERVER_ARG: &str = "shimd";
+/// Socket in the attempts folder on which an agent hears shims that an earlier agent launched.
+const AGENT_SOCKET: &str = "agent.sock";

@@ -1,0 +1,86 @@
+//! The processes of one attempt as its shim sees them: everything below the shim, however it was made.
+
+use crate::io::proc;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process_group, pidfd_open, pidfd_send_signal};
+
+/// What reaping found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reaped {
+    /// Processes are left.
+    Some,
+    /// None is left.
+    All,
+}
+
+/// The first process of the attempt and everything it made.
+#[derive(Debug)]
+pub(crate) struct Processes {
+    main: Pid,
+    main_lives: bool,
+    status: Option<WaitStatus>,
+}
+
+impl Processes {
+    pub(crate) fn new(main: Pid) -> Self {
+        Self { main, main_lives: true, status: None }
+    }
+
+    /// The first process.
+    pub(crate) fn main(&self) -> Pid {
+        self.main
+    }
+
+    /// Takes note of everything that ended; the shim is the subreaper, so orphans count too.
+    pub(crate) fn reap(&mut self) -> Reaped {
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == self.main && self.main_lives => {
+                    self.main_lives = false;
+                    self.status = Some(status);
+                }
+                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) => return Reaped::Some,
+                // The only other error is that there are no children.
+                Err(_) => return Reaped::All,
+            }
+        }
+    }
+
+    /// How the first process ended, once.
+    pub(crate) fn take_status(&mut self) -> Option<WaitStatus> {
+        self.status.take()
+    }
+
+    /// Signals every process. Returns how many there were. Processes made meanwhile are missed: whoever wants all of
+    /// them calls again.
+    pub(crate) fn signal(&self, signal: Signal) -> usize {
+        // While the first process is not reaped its number, and so its group's, means nobody else.
+        if self.main_lives {
+            let _ = kill_process_group(self.main, signal);
+        }
+        let own = Pid::as_raw(Some(rustix::process::getpid()));
+        let below = proc::descendants(own).unwrap_or_default();
+        let mut sent = 0;
+        for pid in &below {
+            // A group's members got it already; twice is once too often for signals that are counted.
+            let in_group = self.main_lives && proc::stat(*pid).is_ok_and(|s| s.pgrp == Pid::as_raw(Some(self.main)));
+            sent += usize::from(in_group || signal_one(*pid, signal, own, &below));
+        }
+        sent
+    }
+}
+
+/// Signals one process unless its number has passed to a stranger since it was listed.
+fn signal_one(pid: i32, signal: Signal, own: i32, below: &[i32]) -> bool {
+    let Some(pid) = Pid::from_raw(pid) else {
+        return false;
+    };
+    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
+        return false;
+    };
+    // Looked at after the descriptor was opened: if the number is a stranger's now, so is the parent.
+    let Ok(stat) = proc::stat(Pid::as_raw(Some(pid))) else {
+        return false;
+    };
+    (stat.ppid == own || below.contains(&stat.ppid)) && stat.state != b'Z' && pidfd_send_signal(&pidfd, signal).is_ok()
+}

@@ -1,0 +1,190 @@
+//! The fork server: turns each order into a shim by copying itself, so that a launch costs no exec of a large binary.
+//!
+//! One thread and no runtime, because only such a process can be copied safely. Standard input is the stream of
+//! orders, standard output the socket for events. It ends when the agent does. It is a subreaper: what a killed shim
+//! leaves behind becomes its child, and every child that is not a shim is killed.
+
+use super::keep::{Inherited, keep};
+use super::wire;
+use crate::io::ffi::{self, Forked};
+use crate::io::proc;
+use rota_protocol::job::AttemptEnd;
+use rota_protocol::limits::FRAME_BYTES_MAX;
+use rota_protocol::spool::{ExitRecord, ShimEvent};
+use rota_protocol::Token;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::{DupFlags, Errno, fcntl_dupfd_cloexec};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process};
+use rustix::time::Timespec;
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::AssertUnwindSafe;
+
+/// Bytes read at once: many small orders in one call.
+const READ_BYTES: usize = 32 << 10;
+/// Pause between two rounds of killing what a dead shim left, in ns.
+const SWEEP_PAUSE_NS: i64 = 5_000_000;
+
+/// Runs the fork server; to be called first thing in `main`, before any thread exists. Arguments: the attempts folder.
+///
+/// Returns the process's exit code.
+#[must_use]
+pub fn server_main(mut args: impl Iterator<Item = std::ffi::OsString>) -> i32 {
+    let Some(dir) = args.next() else {
+        eprintln!("rota {}: this is a part of the agent and is not run by hand", super::SERVER_ARG);
+        return 2;
+    };
+    match Server::start(&dir).and_then(|mut server| server.run()) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("rota {}: {error}", super::SERVER_ARG);
+            1
+        }
+    }
+}
+
+struct Server {
+    orders: OwnedFd,
+    inherited: Inherited,
+    shims: BTreeMap<i32, Token>,
+    /// Shims that died; their leftovers are being killed.
+    died: Vec<Token>,
+}
+
+impl Server {
+    fn start(dir: &std::ffi::OsStr) -> io::Result<Self> {
+        const FIRST_FREE: i32 = 3;
+        std::env::set_current_dir(dir)?;
+        let orders = fcntl_dupfd_cloexec(rustix::stdio::stdin(), FIRST_FREE)?;
+        let events = fcntl_dupfd_cloexec(rustix::stdio::stdout(), FIRST_FREE)?;
+        let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdin(&null)?;
+        rustix::stdio::dup2_stdout(&null)?;
+        // Not the agent's session: a terminal's interrupt is for the agent alone.
+        rustix::process::setsid()?;
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        rustix::thread::set_name(c"rota-shimd")?;
+        ffi::take_signals()?;
+        let signals = ffi::signal_fd()?;
+        let own_oom = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
+        let boot = proc::boot_id()?;
+        Ok(Self {
+            orders,
+            inherited: Inherited { boot, events, signals, oom_default: own_oom.trim() != "0" },
+            shims: BTreeMap::new(),
+            died: Vec::new(),
+        })
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        let mut bytes: Vec<u8> = Vec::with_capacity(READ_BYTES);
+        loop {
+            let sweep = Timespec { tv_sec: 0, tv_nsec: SWEEP_PAUSE_NS };
+            let mut fds = [
+                PollFd::new(&self.orders, PollFlags::IN),
+                PollFd::new(&self.inherited.signals, PollFlags::IN),
+            ];
+            match poll(&mut fds, (!self.died.is_empty()).then_some(&sweep)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let (orders, signals) = (fds[0].revents(), fds[1].revents());
+            if !signals.is_empty() {
+                while ffi::read_signal(self.inherited.signals.as_fd())?.is_some() {}
+                self.reap();
+            }
+            if !self.died.is_empty() {
+                self.sweep();
+            }
+            if !orders.is_empty() {
+                if !self.read_orders(&mut bytes)? {
+                    return Ok(());
+                }
+                self.launch_all(&mut bytes)?;
+            }
+        }
+    }
+
+    /// Adds what came. False at the end of the stream: the agent is gone.
+    fn read_orders(&self, bytes: &mut Vec<u8>) -> io::Result<bool> {
+        bytes.reserve(READ_BYTES);
+        match rustix::io::read(&self.orders, rustix::buffer::spare_capacity(bytes)) {
+            Ok(0) => Ok(false),
+            Ok(_) | Err(Errno::INTR) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn launch_all(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+        let mut used = 0;
+        while let Some((token, order, len)) = wire::first_order(&bytes[used..]).map_err(io::Error::other)? {
+            match ffi::fork() {
+                Ok(Forked::Child) => ffi::exit_now(self.become_shim(token, order)),
+                Ok(Forked::Parent(pid)) => {
+                    self.shims.insert(Pid::as_raw(Some(pid)), token);
+                }
+                Err(error) => self.tell(token, &ShimEvent::Ended(refused(token, &error))),
+            }
+            used += len;
+        }
+        bytes.drain(..used);
+        if bytes.capacity() > 2 * READ_BYTES && bytes.len() < READ_BYTES {
+            bytes.shrink_to(READ_BYTES);
+        }
+        debug_assert!(bytes.len() <= FRAME_BYTES_MAX + READ_BYTES);
+        Ok(())
+    }
+
+    /// In the copy: the order's stream is the fork server's alone.
+    fn become_shim(&mut self, token: Token, order: &[u8]) -> i32 {
+        const PANICKED: i32 = 70;
+        if rustix::io::dup3(rustix::stdio::stdin(), &mut self.orders, DupFlags::CLOEXEC).is_err() {
+            return PANICKED;
+        }
+        std::panic::catch_unwind(AssertUnwindSafe(|| keep(&self.inherited, token, order))).unwrap_or(PANICKED)
+    }
+
+    fn reap(&mut self) {
+        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            let Some(token) = self.shims.remove(&Pid::as_raw(Some(pid))) else {
+                continue;
+            };
+            if status.exit_status() != Some(0) {
+                self.died.push(token);
+            }
+        }
+    }
+
+    /// Kills children that are not shims. Once there are none, tells which shims died.
+    fn sweep(&mut self) {
+        let own = Pid::as_raw(Some(rustix::process::getpid()));
+        let mut left = 0;
+        for pid in proc::children(own).unwrap_or_default() {
+            if !self.shims.contains_key(&pid)
+                && let Some(pid) = Pid::from_raw(pid)
+            {
+                // Only this process reaps its children: the number cannot mean anybody else.
+                let _ = kill_process(pid, Signal::KILL);
+                left += 1;
+            }
+        }
+        self.reap();
+        if left == 0 {
+            for token in std::mem::take(&mut self.died) {
+                self.tell(token, &ShimEvent::ShimDied);
+            }
+        }
+    }
+
+    fn tell(&self, token: Token, event: &ShimEvent) {
+        // A full socket means a busy agent, which looks at the records anyway when this process ends.
+        let _ = self.inherited.tell(token, event);
+    }
+}
+
+fn refused(token: Token, error: &io::Error) -> ExitRecord {
+    let end = AttemptEnd::LaunchFailed { reason: format!("cannot make a process: {error}") };
+    ExitRecord::never_ran(token, end)
+}
+

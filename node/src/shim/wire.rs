@@ -1,0 +1,134 @@
+//! What agent, fork server and shims say to each other, as bytes.
+//!
+//! Order (agent to fork server, a stream): frame header | token, 8 bytes little-endian | encoded [`LaunchOrder`]. The
+//! token stands in front so that the fork server need not decode what it passes on.
+//! Event (shim to agent, one message each): frame header | encoded `(Token, ShimEvent)`.
+//! Call (agent to shim): the value of one queued signal, see [`call_value`].
+
+use rota_protocol::Token;
+use rota_protocol::codec::{self, DecodeError};
+use rota_protocol::frame::{FrameKind, HEADER_BYTES, Header, HeaderError, VERSION_MAX, frame};
+use rota_protocol::job::EndReason;
+use rota_protocol::limits::FRAME_BYTES_MAX;
+use rota_protocol::spool::{LaunchOrder, ShimCall, ShimEvent};
+
+/// Longest event message, in bytes: reasons are cut before they are sent.
+pub(crate) const EVENT_BYTES_MAX: usize = 4 << 10;
+/// Bytes of the token in front of an order.
+const TOKEN_BYTES: usize = 8;
+
+/// Why bytes are not what was expected.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WireError {
+    /// The frame's header.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// The body.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// Another kind of frame, or a length that does not agree.
+    #[error("a frame of another kind or length than expected")]
+    Shape,
+    /// The value cannot be sent.
+    #[error(transparent)]
+    Encode(#[from] codec::EncodeError),
+}
+
+/// An order as bytes.
+pub(crate) fn encode_order(order: &LaunchOrder) -> Result<Vec<u8>, WireError> {
+    let mut body = order.token.0.to_le_bytes().to_vec();
+    body.extend_from_slice(&codec::encode(order)?);
+    Ok(frame(VERSION_MAX, FrameKind::Shim, &body)?)
+}
+
+/// The order behind the token in a frame's body.
+pub(crate) fn decode_order(order: &[u8]) -> Result<LaunchOrder, WireError> {
+    Ok(codec::decode(order, FRAME_BYTES_MAX)?)
+}
+
+/// Cuts the first order out of `bytes`: its token, its undecoded rest, and how many bytes it took. None when bytes are
+/// missing.
+pub(crate) fn first_order(bytes: &[u8]) -> Result<Option<(Token, &[u8], usize)>, WireError> {
+    let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else {
+        return Ok(None);
+    };
+    let header = Header::from_bytes(*head)?;
+    let len = header.len as usize;
+    if header.kind != FrameKind::Shim || len < TOKEN_BYTES {
+        return Err(WireError::Shape);
+    }
+    let Some(body) = bytes.get(HEADER_BYTES..HEADER_BYTES + len) else {
+        return Ok(None);
+    };
+    let (token, order) = body.split_first_chunk::<TOKEN_BYTES>().ok_or(WireError::Shape)?;
+    Ok(Some((Token(u64::from_le_bytes(*token)), order, HEADER_BYTES + len)))
+}
+
+/// An event as one message.
+pub(crate) fn encode_event(token: Token, event: &ShimEvent) -> Result<Vec<u8>, WireError> {
+    let body = codec::encode(&(token, event))?;
+    Ok(frame(VERSION_MAX, FrameKind::Shim, &body)?)
+}
+
+/// The event in one message.
+pub(crate) fn decode_event(bytes: &[u8]) -> Result<(Token, ShimEvent), WireError> {
+    let (head, body) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or(WireError::Shape)?;
+    let header = Header::from_bytes(*head)?;
+    if header.kind != FrameKind::Shim || header.len as usize != body.len() {
+        return Err(WireError::Shape);
+    }
+    Ok(codec::decode(body, EVENT_BYTES_MAX)?)
+}
+
+/// A call as a signal's value: what is asked in the second byte, its argument in the first.
+pub(crate) fn call_value(call: ShimCall) -> i32 {
+    match call {
+        ShimCall::End { reason: EndReason::Cancel } => 0x100,
+        ShimCall::End { reason: EndReason::Preempt } => 0x101,
+        ShimCall::Signal { signal } => 0x200 | i32::from(signal),
+        ShimCall::Attach => 0x300,
+    }
+}
+
+/// The call behind a signal's value; none for values that this build does not know.
+pub(crate) fn call_of(value: i32) -> Option<ShimCall> {
+    let argument = value.to_le_bytes()[0];
+    match (value & !0xff, argument) {
+        (0x100, 0) => Some(ShimCall::End { reason: EndReason::Cancel }),
+        (0x100, 1) => Some(ShimCall::End { reason: EndReason::Preempt }),
+        (0x200, signal) => Some(ShimCall::Signal { signal }),
+        (0x300, 0) => Some(ShimCall::Attach),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_survives_its_value_and_strangers_are_ignored() {
+        let calls = [
+            ShimCall::End { reason: EndReason::Cancel },
+            ShimCall::End { reason: EndReason::Preempt },
+            ShimCall::Signal { signal: 10 },
+            ShimCall::Attach,
+        ];
+        for call in calls {
+            assert_eq!(call_of(call_value(call)), Some(call));
+        }
+        for value in [0, -1, 0x102, 0x301, 0x400, i32::MIN] {
+            assert_eq!(call_of(value), None, "{value:#x}");
+        }
+    }
+
+    #[test]
+    fn events_are_whole_messages() {
+        let event = ShimEvent::Output { stdout: 1 << 40, stderr: 3 };
+        let bytes = encode_event(Token(9), &event).unwrap();
+        assert_eq!(decode_event(&bytes).unwrap(), (Token(9), event));
+        for cut in 0..bytes.len() {
+            assert!(decode_event(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+}
