@@ -2,6 +2,7 @@
 
 pub mod framing;
 
+pub mod cli;
 pub mod client;
 pub mod devices;
 pub mod doctor;
@@ -9,6 +10,7 @@ pub mod http;
 pub mod meters;
 pub mod notify;
 pub mod parse;
+pub mod table;
 
 pub mod net;
 

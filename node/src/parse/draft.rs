@@ -1,25 +1,24 @@
 //! A job being put together: each entry fills a draft key by key, drafts are laid over one another (flags over a
 //! script's header), and the whole becomes a [`JobSpec`] with its defaults.
 
-use super::key::{Key, Scalar, Value, wrong_type};
+use super::key::{Key, Scalar, Value};
+use super::pieces::{
+    check_argv, command, env_fault, grace_ms, models, name_of, too_large, workdir,
+};
 use super::{amount, time, word};
 use rota_protocol::ask::Ask;
 use rota_protocol::codec;
 use rota_protocol::job::{ArraySpec, JobSpec};
 use rota_protocol::limits::{
-    ARG_BYTES_MAX, ARGS_MAX, GRACE_MS_MAX, NAME_BYTES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX,
-    RETRIES_MAX, SPEC_BYTES_MAX,
+    ARGS_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, RETRIES_MAX, SPEC_BYTES_MAX,
 };
 use rota_protocol::{ErrorCode, PublicError};
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
 /// CPU of a task that asks for none: one core, in thousandths.
 pub const CPUS_MILLI_DEFAULT: u32 = 1_000;
-/// Variables that only Rota sets.
-const OWN_ENV_PREFIX: &[u8] = b"ROTA_";
 /// Most FPGAs of one task; a host has no more devices than this.
 const FPGAS_MAX: u32 = 128;
 
@@ -229,6 +228,8 @@ impl JobDraft {
                 SPEC_BYTES_MAX,
             ));
         }
+        // What apply will check is checked here too, so that a refusal costs no round trip.
+        rota_core::spec::validate(&spec)?;
         Ok(spec)
     }
 
@@ -289,7 +290,7 @@ impl JobDraft {
 }
 
 /// A list's values, or the one value.
-fn scalars(value: &Value) -> &[Scalar] {
+pub(super) fn scalars(value: &Value) -> &[Scalar] {
     match value {
         Value::One(scalar) => std::slice::from_ref(scalar),
         Value::List(list) => list,
@@ -314,136 +315,4 @@ fn twice(field: &str) -> PublicError {
 /// A count that was checked against a limit of 16 bits.
 fn narrow(count: u32) -> u16 {
     u16::try_from(count).unwrap_or(u16::MAX)
-}
-
-fn grace_ms(text: &str) -> Result<u32, PublicError> {
-    let field = Key::Grace.name();
-    let ms = time::duration_or_zero_ms(field, text)?;
-    u32::try_from(ms)
-        .ok()
-        .filter(|ms| *ms <= GRACE_MS_MAX)
-        .ok_or_else(|| {
-            PublicError::invalid(
-                field,
-                format!("{} is longer than an hour", amount::quoted(text)),
-                "30s",
-            )
-        })
-}
-
-fn command(value: &Value) -> Result<Vec<Vec<u8>>, PublicError> {
-    let field = Key::Command.name();
-    match value {
-        Value::One(text) => Ok(vec![
-            b"/bin/sh".to_vec(),
-            b"-c".to_vec(),
-            text.bytes(field)?.to_vec(),
-        ]),
-        Value::List(words) => words
-            .iter()
-            .map(|word| word.bytes(field).map(<[u8]>::to_vec))
-            .collect(),
-        Value::Map(_) => Err(wrong_type(field, "a list of texts or one text", "a table")),
-    }
-}
-
-fn check_argv(argv: &[Vec<u8>]) -> Result<(), PublicError> {
-    const EXAMPLE: &str = "python train.py";
-    let field = Key::Command.name();
-    if argv.first().is_none_or(Vec::is_empty) {
-        return Err(PublicError::invalid(field, "names no program", EXAMPLE));
-    }
-    if argv.len() > ARGS_MAX {
-        return Err(too_large(
-            field,
-            format!("{} arguments", argv.len()),
-            ARGS_MAX,
-        ));
-    }
-    for word in argv {
-        if word.len() > ARG_BYTES_MAX {
-            return Err(too_large(
-                field,
-                format!("an argument of {} bytes", word.len()),
-                ARG_BYTES_MAX,
-            ));
-        }
-        if word.contains(&0) {
-            return Err(PublicError::invalid(field, "has a NUL byte", EXAMPLE));
-        }
-    }
-    Ok(())
-}
-
-fn workdir(bytes: &[u8]) -> Result<PathBuf, PublicError> {
-    let field = Key::Workdir.name();
-    if bytes.is_empty() || bytes.contains(&0) {
-        return Err(PublicError::invalid(
-            field,
-            "is empty or has a NUL byte",
-            "/data/run",
-        ));
-    }
-    Ok(PathBuf::from(OsStr::from_bytes(bytes)))
-}
-
-fn models(value: &Value) -> Result<Vec<String>, PublicError> {
-    let field = Key::GpuModel.name();
-    let mut models = Vec::new();
-    if let Value::Map(_) = value {
-        return Err(wrong_type(field, "a text or a list of texts", "a table"));
-    }
-    for scalar in scalars(value) {
-        for model in scalar.text(field)?.split(',') {
-            models.push(word::name(field, model)?);
-        }
-    }
-    models.sort();
-    models.dedup();
-    Ok(models)
-}
-
-/// Why a variable cannot be passed on, if it cannot.
-fn env_fault(name: &[u8], value: &[u8]) -> Option<&'static str> {
-    if name.is_empty() {
-        Some("has an empty name")
-    } else if name.contains(&b'=') || name.contains(&0) || value.contains(&0) {
-        Some("has = in its name, or a NUL byte")
-    } else if name.starts_with(OWN_ENV_PREFIX) {
-        Some("begins with ROTA_, which only Rota sets")
-    } else if name.len() + value.len() > ARG_BYTES_MAX {
-        Some("is longer than 131072 bytes")
-    } else {
-        None
-    }
-}
-
-fn too_large(field: &str, what: String, most: usize) -> PublicError {
-    PublicError {
-        field: Some(field.to_owned()),
-        ..PublicError::new(
-            ErrorCode::TooLarge,
-            format!("{what} exceeds the limit of {most}"),
-        )
-    }
-}
-
-/// A job without a name is called after its program.
-fn name_of(argv: &[Vec<u8>]) -> String {
-    let program = argv.first().map_or(&b""[..], Vec::as_slice);
-    let file = Path::new(OsStr::from_bytes(program)).file_name();
-    let clean: String = file
-        .unwrap_or_default()
-        .to_string_lossy()
-        .chars()
-        .filter(|c| !c.is_control())
-        .collect();
-    let mut end = clean.len().min(NAME_BYTES_MAX);
-    while !clean.is_char_boundary(end) {
-        end -= 1;
-    }
-    match clean[..end].trim() {
-        "" => "job".to_owned(),
-        name => name.to_owned(),
-    }
 }

@@ -12,6 +12,7 @@ pub mod amount;
 pub mod draft;
 pub mod fields;
 pub mod key;
+mod pieces;
 pub mod script;
 pub mod time;
 pub mod word;

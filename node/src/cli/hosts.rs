@@ -1,0 +1,214 @@
+//! `rota hosts`, `rota devices`, `rota drain`, `rota undrain`.
+
+use super::context::{Context, ReadArgs, document, say};
+use super::failure::Failure;
+use crate::client::{fresh_request, unexpected};
+use crate::parse::amount::{memory_text, milli_text};
+use crate::table::Table;
+use clap::Args;
+use rota_protocol::api::{ApiReply, ApiRequest};
+use rota_protocol::device::DeviceHealth;
+use rota_protocol::view::{DeviceRow, HostRow};
+use serde_json::json;
+
+/// List hosts.
+#[derive(Debug, Args)]
+pub struct HostsArgs {
+    /// How to read.
+    #[command(flatten)]
+    pub read: ReadArgs,
+}
+
+/// Runs `rota hosts`.
+///
+/// # Errors
+/// No cluster.
+pub async fn hosts(context: &Context, args: &HostsArgs) -> Result<u8, Failure> {
+    let freshness = args.read.freshness();
+    match context.client.call(ApiRequest::Hosts { freshness }).await? {
+        ApiReply::Hosts { index, rows } if args.read.json => {
+            document(&json!({ "index": index, "hosts": rows }))?;
+        }
+        ApiReply::Hosts { rows, .. } => say(&host_table(&rows).to_string())?,
+        other => return Err(unexpected(&other).into()),
+    }
+    Ok(0)
+}
+
+fn host_table(rows: &[HostRow]) -> Table {
+    let mut table = Table::new(&[
+        "HOST", "ID>", "STATE", "GPUS>", "CPUS>", "MEM>", "TASKS>", "LABELS", "ADDRESS", "REASON",
+    ]);
+    for row in rows {
+        let labels: Vec<String> = row
+            .labels
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        table.row([
+            row.name.clone(),
+            row.host.to_string(),
+            format!("{:?}", row.state).to_lowercase(),
+            format!("{}/{}", row.gpus_used, row.gpus),
+            format!(
+                "{}/{}",
+                milli_text(row.cpus_milli_used),
+                milli_text(row.cpus_milli)
+            ),
+            format!(
+                "{}/{}",
+                gib(row.mem_mib_used),
+                memory_text_short(row.mem_mib)
+            ),
+            row.attempts.to_string(),
+            labels.join(","),
+            row.addr.clone(),
+            row.reason.clone().unwrap_or_default(),
+        ]);
+    }
+    table
+}
+
+/// MiB in whole and tenths of GiB.
+fn gib(mib: u64) -> String {
+    match mib * 10 / 1_024 {
+        tenths if tenths % 10 == 0 => (tenths / 10).to_string(),
+        tenths => format!("{}.{}", tenths / 10, tenths % 10),
+    }
+}
+
+fn memory_text_short(mib: u64) -> String {
+    format!("{}G", gib(mib))
+}
+
+/// List devices.
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
+    /// Only those of this host
+    pub host: Option<String>,
+    /// How to read.
+    #[command(flatten)]
+    pub read: ReadArgs,
+}
+
+/// Runs `rota devices`.
+///
+/// # Errors
+/// No cluster.
+pub async fn devices(context: &Context, args: &DevicesArgs) -> Result<u8, Failure> {
+    let freshness = args.read.freshness();
+    match context
+        .client
+        .call(ApiRequest::Devices { freshness })
+        .await?
+    {
+        ApiReply::Devices { index, mut rows } => {
+            if let Some(host) = &args.host {
+                rows.retain(|row| row.host_name == *host || row.host.to_string() == *host);
+            }
+            if args.read.json {
+                document(&json!({ "index": index, "devices": rows }))?;
+            } else {
+                say(&device_table(&rows).to_string())?;
+            }
+        }
+        other => return Err(unexpected(&other).into()),
+    }
+    Ok(0)
+}
+
+fn device_table(rows: &[DeviceRow]) -> Table {
+    let mut table = Table::new(&[
+        "HOST", "INDEX>", "KIND", "MODEL", "VRAM>", "BUSY>", "USED>", "HELD BY", "HEALTH", "UUID",
+    ]);
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    for row in rows {
+        let (facts, reading) = (&row.facts, row.reading.as_ref());
+        let health = match &facts.health {
+            DeviceHealth::Healthy => "healthy".to_owned(),
+            DeviceHealth::Unknown { reason } => format!("unknown: {reason}"),
+            DeviceHealth::Dirty { reason } => format!("dirty: {reason}"),
+            DeviceHealth::Lost { reason } => format!("lost: {reason}"),
+        };
+        let busy = reading
+            .and_then(|r| r.busy_permille)
+            .map(|p| format!("{}%", p / 10));
+        let used = reading.and_then(|r| r.vram_used_mib).map(memory_text_short);
+        table.row([
+            row.host_name.clone(),
+            or_dash(facts.index.map(|index| index.to_string())),
+            format!("{:?}", facts.kind).to_lowercase(),
+            facts.model.clone(),
+            or_dash(facts.vram_mib.map(memory_text)),
+            or_dash(busy),
+            or_dash(used),
+            or_dash(row.held_by.map(|(task, _)| task.to_string())),
+            health,
+            facts.uuid.to_string(),
+        ]);
+    }
+    table
+}
+
+/// Place nothing new on a host; what runs there runs on.
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// Its name or number
+    pub host: String,
+    /// For others to read
+    #[arg(long, default_value = "drained by an operator")]
+    pub reason: String,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// End a drain or a suspension.
+#[derive(Debug, Args)]
+pub struct UndrainArgs {
+    /// Its name or number
+    pub host: String,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs `rota drain`.
+///
+/// # Errors
+/// No such host, too few rights, or no cluster.
+pub async fn drain(context: &Context, args: &DrainArgs) -> Result<u8, Failure> {
+    let request = ApiRequest::Drain {
+        request: fresh_request(),
+        host: args.host.clone(),
+        reason: args.reason.clone(),
+    };
+    changed(context, request, &args.host, "draining", args.json).await
+}
+
+/// Runs `rota undrain`.
+///
+/// # Errors
+/// No such host, too few rights, or no cluster.
+pub async fn undrain(context: &Context, args: &UndrainArgs) -> Result<u8, Failure> {
+    let request = ApiRequest::Undrain {
+        request: fresh_request(),
+        host: args.host.clone(),
+    };
+    changed(context, request, &args.host, "takes work", args.json).await
+}
+
+async fn changed(
+    context: &Context,
+    request: ApiRequest,
+    host: &str,
+    what: &str,
+    as_json: bool,
+) -> Result<u8, Failure> {
+    match context.client.call(request).await? {
+        ApiReply::Done if as_json => document(&json!({ "host": host, "now": what }))?,
+        ApiReply::Done => say(&format!("host {}: {what}\n", crate::table::clean(host)))?,
+        other => return Err(unexpected(&other).into()),
+    }
+    Ok(0)
+}

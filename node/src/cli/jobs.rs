@@ -1,0 +1,336 @@
+//! `rota queue`, `rota show`, `rota why`.
+
+use super::context::{Context, ReadArgs, document, say};
+use super::failure::Failure;
+use super::job_args::echo;
+use super::times::{age, stamp, wall_ms};
+use crate::client::unexpected;
+use crate::parse::time::duration_text;
+use crate::parse::word;
+use crate::table::{Table, clean, cut};
+use clap::Args;
+use rota_protocol::api::{ApiReply, ApiRequest, QueueFilter};
+use rota_protocol::job::JobState;
+use rota_protocol::view::{AttemptRow, JobRow, JobView, WhyView};
+use serde_json::json;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// Longest name shown in a list, in characters; `rota show` has the whole.
+const NAME_CHARS_MAX: usize = 32;
+/// Time between two looks of a watch.
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
+
+/// List jobs, those that are not over unless told otherwise.
+#[derive(Debug, Args)]
+pub struct QueueArgs {
+    /// How to read.
+    #[command(flatten)]
+    pub read: ReadArgs,
+    /// Only my own
+    #[arg(long)]
+    pub me: bool,
+    /// Only those of this user
+    #[arg(long, conflicts_with = "me")]
+    pub user: Option<String>,
+    /// Also those that are over
+    #[arg(long, short)]
+    pub all: bool,
+    /// Only those in these states, such as PD,R or failed
+    #[arg(long, value_name = "STATE,..")]
+    pub state: Option<String>,
+    /// At most this many
+    #[arg(long, value_name = "COUNT")]
+    pub limit: Option<u32>,
+    /// Look again each second until interrupted
+    #[arg(long, short)]
+    pub watch: bool,
+}
+
+/// Runs `rota queue`.
+///
+/// # Errors
+/// Refused, or no cluster.
+pub async fn queue(context: &Context, args: &QueueArgs) -> Result<u8, Failure> {
+    let mut filter = QueueFilter {
+        user: args.user.clone(),
+        all: args.all,
+        ..QueueFilter::default()
+    };
+    if let Some(text) = &args.state {
+        filter.states = word::states("state", text)?;
+        filter.all = true;
+    }
+    if args.me {
+        filter.user = Some(context.me().await?.0.user);
+    }
+    loop {
+        let (index, rows) = rows(context, &filter, args).await?;
+        if args.read.json {
+            document(&json!({ "index": index, "jobs": rows }))?;
+        } else {
+            if args.watch && std::io::stdout().is_terminal() {
+                say("\u{1b}[H\u{1b}[2J")?;
+            }
+            say(&queue_table(&rows, wall_ms()).to_string())?;
+        }
+        if !args.watch {
+            return Ok(0);
+        }
+        tokio::time::sleep(WATCH_PERIOD).await;
+    }
+}
+
+/// All pages of a list.
+async fn rows(
+    context: &Context,
+    filter: &QueueFilter,
+    args: &QueueArgs,
+) -> Result<(u64, Vec<JobRow>), Failure> {
+    let mut filter = filter.clone();
+    let mut all = Vec::new();
+    let wanted = args.limit.map_or(usize::MAX, |limit| limit as usize);
+    loop {
+        let left = wanted - all.len();
+        filter.limit = args.limit.map(|_| u32::try_from(left).unwrap_or(u32::MAX));
+        let request = ApiRequest::Queue {
+            filter: filter.clone(),
+            freshness: args.read.freshness(),
+        };
+        match context.client.call(request).await? {
+            ApiReply::Queue { index, rows, next } => {
+                all.extend(rows);
+                all.truncate(wanted);
+                if next.is_none() || all.len() == wanted {
+                    return Ok((index, all));
+                }
+                filter.after = next;
+            }
+            other => return Err(unexpected(&other).into()),
+        }
+    }
+}
+
+fn queue_table(rows: &[JobRow], now_ms: u64) -> Table {
+    let mut table = Table::new(&[
+        "JOB>",
+        "NAME",
+        "USER",
+        "ST",
+        "PRIO>",
+        "TIME>",
+        "TASKS>",
+        "ASK",
+        "HOSTS(REASON)",
+    ]);
+    for row in rows {
+        let total = row.tasks.total();
+        let done = row.tasks.succeeded + row.tasks.failed + row.tasks.cancelled;
+        table.row([
+            row.job.to_string(),
+            cut(&clean(&row.name), NAME_CHARS_MAX),
+            row.user.clone(),
+            row.state.code().to_owned(),
+            row.priority.to_string(),
+            ran(row, now_ms),
+            if total == 1 {
+                String::new()
+            } else {
+                format!("{done}/{total}")
+            },
+            row.ask.clone(),
+            row.place.clone(),
+        ]);
+    }
+    table
+}
+
+/// How long a job runs or ran, from its first start.
+fn ran(row: &JobRow, now_ms: u64) -> String {
+    match row.started_ms {
+        Some(started) => age(row.ended_ms.unwrap_or(now_ms).saturating_sub(started)),
+        None => "0:00".to_owned(),
+    }
+}
+
+/// All about one job.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// 123, or last
+    pub job: String,
+    /// How to read.
+    #[command(flatten)]
+    pub read: ReadArgs,
+}
+
+/// Runs `rota show`.
+///
+/// # Errors
+/// No such job, or no cluster.
+pub async fn show(context: &Context, args: &ShowArgs) -> Result<u8, Failure> {
+    let (job, index) = context.job(&args.job).await?;
+    let freshness = args.read.freshness();
+    match context
+        .client
+        .call(ApiRequest::Show { job, freshness })
+        .await?
+    {
+        ApiReply::Job(mut view) => {
+            if let Some(index) = index {
+                view.attempts.retain(|attempt| attempt.task.index == index);
+            }
+            if args.read.json {
+                document(&view)?;
+            } else {
+                say(&show_text(&view, wall_ms()))?;
+            }
+            Ok(0)
+        }
+        other => Err(unexpected(&other).into()),
+    }
+}
+
+fn show_text(view: &JobView, now_ms: u64) -> String {
+    let row = &view.row;
+    let mut lines = vec![
+        format!("job       {}", row.job),
+        format!("state     {}{}", row.state, exit_of(view)),
+        format!("where     {}", row.place),
+        format!("user      {} (tenant {})", row.user, row.tenant),
+        format!("submitted {}", stamp(row.submitted_ms)),
+    ];
+    if let Some(ms) = row.started_ms {
+        lines.push(format!("started   {}", stamp(ms)));
+    }
+    if let Some(ms) = row.ended_ms {
+        lines.push(format!(
+            "ended     {} (ran {})",
+            stamp(ms),
+            ran(row, now_ms)
+        ));
+    }
+    let tasks = row.tasks;
+    if tasks.total() > 1 {
+        lines.push(format!(
+            "tasks     {} waiting, {} live, {} succeeded, {} failed, {} cancelled",
+            tasks.pending, tasks.live, tasks.succeeded, tasks.failed, tasks.cancelled
+        ));
+    }
+    let mut text = String::new();
+    for line in &lines {
+        text.push_str(&clean(line));
+        text.push('\n');
+    }
+    text.push_str(&echo(&view.spec));
+    text.push('\n');
+    if !view.attempts.is_empty() {
+        text.push('\n');
+        text.push_str(&attempt_table(&view.attempts).to_string());
+    }
+    if view.attempts_forgotten > 0 {
+        text.push_str(&format!("and {} older attempts\n", view.attempts_forgotten));
+    }
+    text
+}
+
+fn exit_of(view: &JobView) -> String {
+    match view.exit_status {
+        Some(status) if view.row.state.is_terminal() => format!(" (exit {status})"),
+        _ => String::new(),
+    }
+}
+
+fn attempt_table(attempts: &[AttemptRow]) -> Table {
+    let mut table = Table::new(&["TASK", "ATTEMPT>", "HOST", "STATE", "STARTED", "DEVICES"]);
+    for attempt in attempts {
+        let state = match (&attempt.end, attempt.state) {
+            (Some(end), _) => end.to_string(),
+            (None, Some(state)) => format!("{state:?}").to_lowercase(),
+            (None, None) => "-".to_owned(),
+        };
+        let devices: Vec<&str> = attempt.devices.iter().map(|d| d.uuid.0.as_str()).collect();
+        table.row([
+            attempt.task.to_string(),
+            attempt.token.to_string(),
+            attempt.host_name.clone(),
+            state,
+            attempt.started_ms.map_or("-".to_owned(), stamp),
+            devices.join(" "),
+        ]);
+    }
+    table
+}
+
+/// Why a job waits.
+#[derive(Debug, Args)]
+pub struct WhyArgs {
+    /// 123, or last
+    pub job: String,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs `rota why`.
+///
+/// # Errors
+/// No such job, or no cluster.
+pub async fn why(context: &Context, args: &WhyArgs) -> Result<u8, Failure> {
+    let (job, _) = context.job(&args.job).await?;
+    match context.client.call(ApiRequest::Why { job }).await? {
+        ApiReply::Why(view) if args.json => document(&view)?,
+        ApiReply::Why(view) => say(&why_text(&view))?,
+        other => return Err(unexpected(&other).into()),
+    }
+    Ok(0)
+}
+
+fn why_text(view: &WhyView) -> String {
+    let waits = if view.state == JobState::Pending {
+        "waits"
+    } else {
+        "waited"
+    };
+    let mut lines = vec![
+        format!("job {}: {}", view.job, view.verdict),
+        format!("asks    {}", view.ask),
+        format!(
+            "{waits:<7} {}",
+            duration_text(whole_seconds(view.waited_ms))
+        ),
+    ];
+    if view.state == JobState::Pending {
+        lines.push(format!(
+            "ahead   {} tasks that ask {} GPUs",
+            view.ahead_tasks, view.ahead_gpus
+        ));
+    }
+    if let Some(offer) = &view.largest_offer {
+        lines.push(format!("largest {offer}"));
+    }
+    if let Some(hint) = &view.hint {
+        lines.push(format!("try     {hint}"));
+    }
+    let mut text = String::new();
+    for line in &lines {
+        text.push_str(&clean(line));
+        text.push('\n');
+    }
+    if !view.by_reason.is_empty() {
+        let mut table = Table::new(&["HOSTS>", "KEPT OFF BY", "DETAIL"]);
+        for reason in &view.by_reason {
+            table.row([
+                reason.hosts.to_string(),
+                reason.kind.clone(),
+                reason.detail.clone(),
+            ]);
+        }
+        text.push_str(&format!("\n{table}of {} hosts\n", view.hosts));
+    }
+    text
+}
+
+/// Waits of a second and more are told in whole seconds.
+fn whole_seconds(ms: u64) -> u64 {
+    if ms < 1_000 { ms } else { ms / 1_000 * 1_000 }
+}

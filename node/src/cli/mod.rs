@@ -1,0 +1,191 @@
+//! The command line: which commands there are, what they take, and how they end.
+//!
+//! Exit status: 0 done, 1 failed, 2 refused as invalid, 141 our reader went away; `run`, `wait` and `logs -f` end
+//! with the job's own status (130 cancelled, 124 time limit, 125 lost, 127 could not start).
+//!
+//! What this is not: it decides nothing and keeps nothing. Client commands run on a one-thread runtime that is made
+//! only for them, because `rota run -- true` is measured in milliseconds.
+
+pub mod cluster;
+pub mod context;
+pub mod control;
+pub mod failure;
+pub mod follow;
+pub mod hosts;
+pub mod job_args;
+pub mod jobs;
+pub mod logs;
+pub mod ops;
+pub mod reach;
+pub mod run;
+pub mod submit;
+#[cfg(test)]
+mod tests;
+pub mod times;
+
+pub use context::TargetArgs;
+pub use failure::Failure;
+pub use ops::{Handlers, Outcome};
+
+use clap::{Parser, Subcommand};
+use context::Context;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// A scheduler for GPU work over hosts that are all equal.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rota",
+    version,
+    propagate_version = true,
+    disable_help_subcommand = true
+)]
+pub struct Cli {
+    /// Where the cluster is.
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What can be done.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a command in the cluster as if it were here
+    Run(run::RunArgs),
+    /// Hand a job over and return at once
+    Submit(submit::SubmitArgs),
+    /// List jobs
+    Queue(jobs::QueueArgs),
+    /// All about one job
+    Show(jobs::ShowArgs),
+    /// Why a job waits
+    Why(jobs::WhyArgs),
+    /// Print a task's output
+    Logs(logs::LogsArgs),
+    /// End jobs or tasks, or send them a signal
+    Cancel(control::CancelArgs),
+    /// Wait until jobs are over
+    Wait(control::WaitArgs),
+    /// List hosts
+    Hosts(hosts::HostsArgs),
+    /// List devices
+    Devices(hosts::DevicesArgs),
+    /// Place nothing new on a host
+    Drain(hosts::DrainArgs),
+    /// Let a host take work again
+    Undrain(hosts::UndrainArgs),
+    /// The cluster itself: status, tokens
+    Cluster(cluster::ClusterArgs),
+    /// Is this host fit, and if not, what is the next step?
+    Doctor(cluster::DoctorArgs),
+    /// Found a cluster with this host as its first
+    Init(ops::InitArgs),
+    /// Make this host part of a cluster
+    Join(ops::JoinArgs),
+    /// Run this host's agent
+    Agent(ops::AgentArgs),
+    /// Run a cluster in the foreground, for trying things out
+    Dev(ops::DevArgs),
+    /// Three hosts on this machine, real jobs, the leader killed half-way
+    Demo(ops::DemoArgs),
+    /// Measure this build on this machine
+    Bench(ops::BenchArgs),
+}
+
+impl Command {
+    /// Whether results and errors are JSON.
+    fn json(&self) -> bool {
+        match self {
+            Self::Run(args) => args.json,
+            Self::Submit(args) => args.json,
+            Self::Queue(args) => args.read.json,
+            Self::Show(args) => args.read.json,
+            Self::Why(args) => args.json,
+            Self::Logs(args) => args.json,
+            Self::Cancel(args) => args.json,
+            Self::Wait(args) => args.json,
+            Self::Hosts(args) => args.read.json,
+            Self::Devices(args) => args.read.json,
+            Self::Drain(args) => args.json,
+            Self::Undrain(args) => args.json,
+            Self::Cluster(args) => cluster::wants_json(args),
+            Self::Doctor(args) => args.json,
+            Self::Demo(args) => args.json,
+            Self::Init(_) | Self::Join(_) | Self::Agent(_) | Self::Dev(_) | Self::Bench(_) => false,
+        }
+    }
+}
+
+/// Reads the arguments, runs the command, prints what went wrong, and gives the process's exit status.
+pub fn main(args: impl IntoIterator<Item = OsString>, handlers: &Handlers) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help goes to standard output with status 0, a mistake to standard error with 2.
+            let _ = error.print();
+            return ExitCode::from(
+                u8::try_from(error.exit_code()).unwrap_or(failure::STATUS_INVALID),
+            );
+        }
+    };
+    let json = cli.command.json();
+    match dispatch(cli, handlers) {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            if let Some(report) = failure.report(json) {
+                use std::io::Write;
+                let _ = writeln!(std::io::stderr().lock(), "{report}");
+            }
+            ExitCode::from(failure.status())
+        }
+    }
+}
+
+fn dispatch(cli: Cli, handlers: &Handlers) -> Outcome {
+    match cli.command {
+        Command::Init(args) => (handlers.init)(args),
+        Command::Join(args) => (handlers.join)(args),
+        Command::Agent(args) => (handlers.agent)(args),
+        Command::Dev(args) => (handlers.dev)(args),
+        Command::Demo(args) => (handlers.demo)(args),
+        Command::Bench(args) => (handlers.bench)(args),
+        command => {
+            let context = Context::new(&cli.target)?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(Failure::other)?;
+            let outcome = runtime.block_on(ask(&context, &command));
+            // A write that hangs on a stopped reader must not keep the process.
+            runtime.shutdown_background();
+            outcome
+        }
+    }
+}
+
+async fn ask(context: &Context, command: &Command) -> Outcome {
+    match command {
+        Command::Run(args) => run::run(context, args).await,
+        Command::Submit(args) => submit::submit(context, args).await,
+        Command::Queue(args) => jobs::queue(context, args).await,
+        Command::Show(args) => jobs::show(context, args).await,
+        Command::Why(args) => jobs::why(context, args).await,
+        Command::Logs(args) => logs::logs(context, args).await,
+        Command::Cancel(args) => control::cancel(context, args).await,
+        Command::Wait(args) => control::wait(context, args).await,
+        Command::Hosts(args) => hosts::hosts(context, args).await,
+        Command::Devices(args) => hosts::devices(context, args).await,
+        Command::Drain(args) => hosts::drain(context, args).await,
+        Command::Undrain(args) => hosts::undrain(context, args).await,
+        Command::Cluster(args) => cluster::cluster(context, args).await,
+        Command::Doctor(args) => cluster::doctor(context, args).await,
+        Command::Init(_)
+        | Command::Join(_)
+        | Command::Agent(_)
+        | Command::Dev(_)
+        | Command::Demo(_)
+        | Command::Bench(_) => Err(Failure::other("not a client's command")),
+    }
+}

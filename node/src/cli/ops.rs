@@ -1,0 +1,240 @@
+//! Arguments of the commands that run or build a cluster, and the table of functions that carry them out. The
+//! functions live elsewhere in the crate and are handed over by `main`.
+
+use super::Failure;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// What a command gives back: its exit status, or why it failed.
+pub type Outcome = Result<u8, Failure>;
+
+/// Who carries out the commands that are not the client's.
+#[derive(Clone, Copy)]
+pub struct Handlers {
+    /// `rota init`
+    pub init: fn(InitArgs) -> Outcome,
+    /// `rota join`
+    pub join: fn(JoinArgs) -> Outcome,
+    /// `rota agent`
+    pub agent: fn(AgentArgs) -> Outcome,
+    /// `rota dev`
+    pub dev: fn(DevArgs) -> Outcome,
+    /// `rota demo`
+    pub demo: fn(DemoArgs) -> Outcome,
+    /// `rota bench`
+    pub bench: fn(BenchArgs) -> Outcome,
+}
+
+/// Found a cluster with this host as its first.
+#[derive(Debug, Args)]
+pub struct InitArgs {
+    /// Where this host keeps its identity, log and attempts
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// This host's name [default: its host name]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// The cluster's name, for people
+    #[arg(long, default_value = "rota")]
+    pub cluster_name: String,
+    /// UDP address for peers, joins and remote clients [default: 0.0.0.0:7420]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Option<String>,
+    /// What other hosts dial, if it is not the listen address
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+}
+
+/// Make this host part of a cluster.
+#[derive(Debug, Args)]
+pub struct JoinArgs {
+    /// A host of the cluster
+    #[arg(value_name = "HOST:PORT")]
+    pub peer: String,
+    /// The token that `rota cluster token --join` printed; - reads it from standard input [env: ROTA_JOIN_TOKEN]
+    #[arg(long)]
+    pub token: Option<String>,
+    /// Where this host keeps its identity, log and attempts
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// This host's name [default: its host name]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// UDP address for peers, joins and remote clients [default: 0.0.0.0:7420]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Option<String>,
+    /// What other hosts dial, if it is not the listen address
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+}
+
+/// Run this host's agent.
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// Settings in TOML; flags win over it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Identity, log, attempts and socket
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// UDP address for peers, joins and remote clients
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Option<String>,
+    /// What other hosts dial, if it is not the listen address
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+    /// TCP address for /metrics and /healthz, or off
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub http_listen: Option<String>,
+    /// Simulated devices instead of the real ones, such as 8xH100:80GiB
+    #[arg(long, value_name = "DEVICES")]
+    pub sim_gpus: Option<String>,
+    /// CPUs to offer, if not all
+    #[arg(long)]
+    pub cpus: Option<String>,
+    /// Memory to offer, if not all but a reserve
+    #[arg(long)]
+    pub mem: Option<String>,
+    /// Time bounds: production or chaos
+    #[arg(long)]
+    pub profile: Option<String>,
+    /// A label that jobs may ask for; may be repeated
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    pub labels: Vec<String>,
+    /// Where the NVIDIA management library lies
+    #[arg(long, value_name = "FILE")]
+    pub nvml_library: Option<PathBuf>,
+    /// Serve /metrics to loopback callers without a token
+    #[arg(long)]
+    pub metrics_open_on_loopback: bool,
+}
+
+/// Run a cluster of one host in the foreground, for trying things out.
+#[derive(Debug, Args)]
+pub struct DevArgs {
+    /// Where it keeps its data [default: the user's data folder]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Simulated devices instead of the real ones, such as 2xH100:80GiB
+    #[arg(long, value_name = "DEVICES")]
+    pub sim_gpus: Option<String>,
+    /// How many hosts, each in its own process
+    #[arg(long, default_value_t = 1)]
+    pub peers: usize,
+}
+
+/// Three hosts on this machine, real jobs, the leader killed half-way.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// One JSON document at the end
+    #[arg(long)]
+    pub json: bool,
+    /// Keep the cluster's folder
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// Measure this build on this machine.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Which.
+    #[command(subcommand)]
+    pub kind: BenchKind,
+}
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+pub enum BenchKind {
+    /// Jobs accepted a second
+    Submit(BenchSubmitArgs),
+    /// From `rota run` to its end, one at a time
+    Launch(BenchLaunchArgs),
+    /// Tasks run a second
+    Burst(BenchBurstArgs),
+    /// How long no submit is answered when the leader is killed
+    Failover(BenchFailoverArgs),
+    /// What a cluster without work costs
+    Idle(BenchIdleArgs),
+}
+
+/// `rota bench submit`
+#[derive(Debug, Args)]
+pub struct BenchSubmitArgs {
+    /// Hosts
+    #[arg(long, default_value_t = 3)]
+    pub peers: usize,
+    /// Clients that submit at once
+    #[arg(long, default_value_t = 16)]
+    pub clients: usize,
+    /// Jobs in each call
+    #[arg(long, default_value_t = 1)]
+    pub batch: usize,
+    /// How long, in seconds
+    #[arg(long, default_value_t = 5)]
+    pub seconds: u64,
+    /// Figures as one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `rota bench launch`
+#[derive(Debug, Args)]
+pub struct BenchLaunchArgs {
+    /// Hosts
+    #[arg(long, default_value_t = 3)]
+    pub peers: usize,
+    /// Runs that count
+    #[arg(long, default_value_t = 100)]
+    pub runs: usize,
+    /// Figures as one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `rota bench burst`
+#[derive(Debug, Args)]
+pub struct BenchBurstArgs {
+    /// Hosts
+    #[arg(long, default_value_t = 3)]
+    pub peers: usize,
+    /// Tasks
+    #[arg(long, default_value_t = 1_000)]
+    pub tasks: u32,
+    /// CPUs that each host offers, so that many tasks run at once
+    #[arg(long, default_value_t = 4)]
+    pub slots: u32,
+    /// Figures as one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `rota bench failover`
+#[derive(Debug, Args)]
+pub struct BenchFailoverArgs {
+    /// Hosts
+    #[arg(long, default_value_t = 3)]
+    pub peers: usize,
+    /// How often the leader is killed
+    #[arg(long, default_value_t = 10)]
+    pub kills: usize,
+    /// Time bounds: production or chaos
+    #[arg(long, default_value = "production")]
+    pub profile: String,
+    /// Figures as one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `rota bench idle`
+#[derive(Debug, Args)]
+pub struct BenchIdleArgs {
+    /// Hosts
+    #[arg(long, default_value_t = 3)]
+    pub peers: usize,
+    /// How long, in seconds
+    #[arg(long, default_value_t = 10)]
+    pub seconds: u64,
+    /// Figures as one JSON document
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,173 @@
+//! `rota submit`, and the submitting that `rota run` shares: an interrupt on the way always ends with a word on
+//! whether the job was accepted.
+
+use super::context::{Context, document, say, tell};
+use super::failure::{Failure, STATUS_INTERRUPTED};
+use super::job_args::{Here, JobArgs, echo};
+use crate::client::{fresh_request, unexpected};
+use clap::Args;
+use rota_protocol::api::{ApiReply, ApiRequest};
+use rota_protocol::job::JobSpec;
+use rota_protocol::{ErrorCode, JobId, PublicError};
+use std::future::Future;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// After an interrupt, how long to wait for the word on a submit that is on its way.
+const LAST_WORD: Duration = Duration::from_secs(3);
+
+/// Hand a job over and return at once.
+#[derive(Debug, Args)]
+pub struct SubmitArgs {
+    /// The job.
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// One task for each index: 0-99, 0-99:10, 1-1000%50 for at most 50 at once
+    #[arg(long, value_name = "RANGE")]
+    pub array: Option<String>,
+    /// Also show what was understood
+    #[arg(long, short)]
+    pub verbose: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Only show what would be submitted
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The job is refused, or it is not known whether it was accepted.
+pub async fn submit(context: &Context, args: &SubmitArgs) -> Result<u8, Failure> {
+    let spec = args.job.job_spec(args.array.as_deref(), &Here::now()?)?;
+    if args.dry_run {
+        if args.json {
+            document(&serde_json::json!({ "spec": spec }))?;
+        } else {
+            say(&format!("{}\n", echo(&spec)))?;
+        }
+        return Ok(0);
+    }
+    let job = match accept(context, spec.clone()).await? {
+        Accepted::Yes(job) => job,
+        Accepted::ThenInterrupted(job) => {
+            tell(&format!(
+                "interrupted, but job {job} was accepted; `rota cancel {job}` ends it"
+            ));
+            return Err(Failure::Quiet(STATUS_INTERRUPTED));
+        }
+    };
+    if args.json {
+        document(&serde_json::json!({ "job": job, "spec": spec }))?;
+        return Ok(0);
+    }
+    say(&format!("job {job}\n"))?;
+    if args.verbose {
+        say(&format!("{}\n", echo(&spec)))?;
+    }
+    Ok(0)
+}
+
+/// A job that the cluster keeps.
+pub enum Accepted {
+    /// As asked.
+    Yes(JobId),
+    /// The user has interrupted meanwhile.
+    ThenInterrupted(JobId),
+}
+
+/// Submits one job.
+///
+/// # Errors
+/// Refused; or interrupted and not accepted, or not known to be, which was told then.
+pub async fn accept(context: &Context, spec: JobSpec) -> Result<Accepted, Failure> {
+    let request = fresh_request();
+    let jobs = vec![(request, spec)];
+    let answer = context.client.call(ApiRequest::Submit { jobs });
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::other)?;
+    told(answer, interrupt.recv()).await
+}
+
+/// The outcome of a submit, with a word on it if an interrupt comes first.
+async fn told(
+    answer: impl Future<Output = Result<ApiReply, PublicError>>,
+    interrupt: impl Future<Output = Option<()>>,
+) -> Result<Accepted, Failure> {
+    tokio::pin!(answer);
+    tokio::select! {
+        biased;
+        answer = &mut answer => return Ok(Accepted::Yes(job_of(answer)?)),
+        _ = interrupt => {}
+    }
+    tell("interrupted; asking whether the job was accepted");
+    match tokio::time::timeout(LAST_WORD, answer).await.map(job_of) {
+        Ok(Ok(job)) => Ok(Accepted::ThenInterrupted(job)),
+        Ok(Err(error)) if error.code != ErrorCode::Unknown => {
+            tell(&format!("the job was not accepted: {error}"));
+            Err(Failure::Quiet(STATUS_INTERRUPTED))
+        }
+        Ok(Err(_)) | Err(_) => {
+            tell(
+                "it is not known whether the job was accepted; `rota queue --me` shows it if it was",
+            );
+            Err(Failure::Quiet(STATUS_INTERRUPTED))
+        }
+    }
+}
+
+fn job_of(answer: Result<ApiReply, PublicError>) -> Result<JobId, PublicError> {
+    match answer? {
+        ApiReply::Submitted(mut jobs) if jobs.len() == 1 => jobs.remove(0),
+        other => Err(unexpected(&other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{pending, ready};
+
+    fn accepted() -> Result<ApiReply, PublicError> {
+        Ok(ApiReply::Submitted(vec![Ok(JobId(7))]))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_interrupt_on_the_way_ends_with_the_truth() {
+        // The answer wins when both are there.
+        let result = told(ready(accepted()), ready(Some(()))).await;
+        assert!(matches!(result, Ok(Accepted::Yes(JobId(7)))));
+        let late = async {
+            tokio::time::sleep(LAST_WORD / 2).await;
+            accepted()
+        };
+        let result = told(late, ready(Some(()))).await;
+        assert!(matches!(result, Ok(Accepted::ThenInterrupted(JobId(7)))));
+        for answer in [Some(ErrorCode::Busy), Some(ErrorCode::Unknown), None] {
+            let answer = async {
+                match answer {
+                    Some(code) => {
+                        tokio::task::yield_now().await;
+                        Err(PublicError::new(code, "no"))
+                    }
+                    None => pending().await,
+                }
+            };
+            let result = told(answer, ready(Some(()))).await;
+            assert!(matches!(result, Err(Failure::Quiet(STATUS_INTERRUPTED))));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_told_as_it_is() {
+        let refusal = PublicError::invalid("gpus", "too many", "2");
+        let inner = ApiReply::Submitted(vec![Err(refusal.clone())]);
+        for answer in [Err(refusal.clone()), Ok(inner)] {
+            match told(ready(answer), pending()).await {
+                Err(Failure::Refused(error)) => assert_eq!(error, refusal),
+                _ => panic!("a refused job was taken for accepted"),
+            }
+        }
+    }
+}
