@@ -70,20 +70,17 @@ pub(crate) async fn follow(
 }
 
 fn stop(watched: &Watched, why: Option<String>) {
-    watched.leadership.send_if_modified(|held| {
-        let stopped = Leadership {
-            leader: None,
-            leading: false,
-            ..*held
-        };
-        std::mem::replace(held, stopped) != stopped
-    });
     watched.failed.send_if_modified(|held| {
         let first = held.is_none();
         if first {
             *held = why;
         }
         first
+    });
+    // After the failure, and always: whoever waits for a leader must look at it.
+    watched.leadership.send_modify(|held| {
+        held.leader = None;
+        held.leading = false;
     });
 }
 

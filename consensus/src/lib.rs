@@ -172,20 +172,7 @@ impl Consensus {
                     Err(error) => PeerReply::Refused(error),
                 }
             }
-            PeerRequest::Propose { proposals } => {
-                match self
-                    .0
-                    .proposals
-                    .submit(proposals, FORWARDED_WAIT, true, None)
-                    .await
-                {
-                    Answer::Done(outcomes) => PeerReply::Proposed { outcomes },
-                    Answer::NotLeader => PeerReply::NotLeader {
-                        leader: self.0.watched.leadership.borrow().leader,
-                    },
-                    Answer::Failed(error) => PeerReply::Refused(error),
-                }
-            }
+            PeerRequest::Propose { proposals } => self.forwarded(from, proposals).await,
             PeerRequest::ReadIndex => match self.0.reader.local.join().await {
                 Ok(index) => PeerReply::ReadIndex { index },
                 Err(error) => PeerReply::Refused(error),
@@ -194,6 +181,27 @@ impl Consensus {
                 ErrorCode::Invalid,
                 "not a request to the agreement",
             )),
+        }
+    }
+
+    async fn forwarded(&self, from: HostId, proposals: Vec<Proposal>) -> PeerReply {
+        if let Some(error) = proposals
+            .iter()
+            .find_map(|one| propose::refuse_forwarded(from, one))
+        {
+            return PeerReply::Refused(error);
+        }
+        match self
+            .0
+            .proposals
+            .submit(proposals, FORWARDED_WAIT, true, None)
+            .await
+        {
+            Answer::Done(outcomes) => PeerReply::Proposed { outcomes },
+            Answer::NotLeader => PeerReply::NotLeader {
+                leader: self.0.watched.leadership.borrow().leader,
+            },
+            Answer::Failed(error) => PeerReply::Refused(error),
         }
     }
 

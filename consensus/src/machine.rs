@@ -81,6 +81,13 @@ impl Shared {
         current.as_ref().map_or(0, |(_, file)| file.bytes)
     }
 
+    /// Index of the last entry in the snapshot that counts.
+    pub(crate) fn snapshot_index(&self) -> Option<u64> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let (meta, _) = current.as_ref()?;
+        meta.last_log_id.as_ref().map(|id| id.index)
+    }
+
     /// Makes a durable file the snapshot that counts, unless a newer one does already.
     fn adopt(&self, meta: SnapshotMeta, path: &Path) -> Result<(), SnapshotFault> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +130,7 @@ impl Machine {
             Some((meta, state, file)) => {
                 let replica = Replica {
                     state,
-                    last: meta.last_log_id.clone(),
+                    last: meta.last_log_id,
                     membership: meta.last_membership.clone(),
                 };
                 (replica, Some((meta, file)))
@@ -156,7 +163,7 @@ impl Machine {
         };
         let (reply, events) = {
             let mut replica = self.0.replica_mut();
-            replica.last = Some(entry.log_id.clone());
+            replica.last = Some(entry.log_id);
             match (decoded, entry.payload) {
                 (Some(commands), _) => {
                     let applied = replica.state.apply(index, &commands);
@@ -216,7 +223,7 @@ impl RaftStateMachine<Rota> for Machine {
 
     async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
         let replica = self.0.replica();
-        Ok((replica.last.clone(), replica.membership.clone()))
+        Ok((replica.last, replica.membership.clone()))
     }
 
     async fn apply<Strm>(&mut self, mut entries: Strm) -> Result<(), io::Error>
@@ -262,7 +269,7 @@ impl RaftStateMachine<Rota> for Machine {
         let index = state.applied_index();
         *self.0.replica_mut() = Replica {
             state,
-            last: meta.last_log_id.clone(),
+            last: meta.last_log_id,
             membership: meta.last_membership.clone(),
         };
         let _ = self.0.events.send(Arc::new(AppliedNote {

@@ -109,6 +109,7 @@ pub(crate) async fn confirm_remote(
 pub(crate) struct Reader {
     pub me: HostId,
     pub leadership: watch::Receiver<Leadership>,
+    pub failed: watch::Receiver<Option<String>>,
     pub applied: watch::Receiver<u64>,
     pub local: Rounds,
     pub remote: Rounds,
@@ -121,6 +122,9 @@ impl Reader {
         let mut leadership = self.leadership.clone();
         loop {
             let at = *leadership.borrow_and_update();
+            if self.failed.borrow().is_some() {
+                return Err(stopped());
+            }
             let confirmed = match at.leader {
                 Some(leader) if leader == self.me => timeout_at(deadline, self.local.join()).await,
                 Some(leader) => {

@@ -75,6 +75,7 @@ pub(crate) async fn start(
         link: link.clone(),
         log: log.clone(),
         leadership: watched.leadership.subscribe(),
+        failed: watched.failed.subscribe(),
     };
     let (proposals, task) = proposer.start();
     tasks.push(task);
@@ -100,6 +101,7 @@ pub(crate) async fn start(
     let reader = Reader {
         me: host,
         leadership: watched.leadership.subscribe(),
+        failed: watched.failed.subscribe(),
         applied: shared.applied(),
         local,
         remote,
@@ -141,32 +143,34 @@ async fn open_log(
     Ok(opened.map_err(|e| StartError::Raft(e.to_string()))??)
 }
 
-/// Takes a snapshot when the log's entries weigh too much, whatever their number; openraft counts entries only.
+/// Keeps the log's weight in memory bounded; openraft counts entries only. Too heavy, it is first cut up to the last
+/// snapshot, and then, if that was not enough, a new snapshot is taken.
 async fn keep_log_short(raft: Raft, log: LogStore, shared: Arc<Shared>, tuning: Tuning) {
     let mut applied = shared.applied();
-    let mut asked_at = 0;
+    let mut next_snapshot_at = 0;
     while applied.changed().await.is_ok() {
         let index = *applied.borrow_and_update();
         // A snapshot costs as much as the state is large, so a large state makes them rarer.
         let limit = tuning
             .snapshot_log_bytes
-            .max(shared.snapshot_bytes() as usize);
-        let bytes = log.0.memory().bytes();
-        if bytes < limit || index < asked_at {
+            .max(usize::try_from(shared.snapshot_bytes()).unwrap_or(usize::MAX));
+        let (bytes, first) = {
+            let memory = log.0.memory();
+            (memory.bytes(), memory.first_index())
+        };
+        if bytes < limit {
             continue;
         }
-        asked_at = index + tuning.keep_entries.max(1);
-        if raft.trigger().snapshot().await.is_err() {
-            return;
-        }
-        // Purging is up to the number of kept entries as well; heavy ones are not worth keeping.
-        let snapshot = {
-            use openraft::async_runtime::watch::WatchReceiver;
-            raft.metrics().borrow_watched().snapshot.clone()
+        let covered = shared.snapshot_index();
+        let asked = if covered.is_some() && covered >= first {
+            raft.trigger().purge_log(covered.unwrap_or(0)).await
+        } else if index >= next_snapshot_at {
+            next_snapshot_at = index + tuning.keep_entries.max(1);
+            raft.trigger().snapshot().await
+        } else {
+            Ok(())
         };
-        if let Some(snapshot) = snapshot
-            && raft.trigger().purge_log(snapshot.index).await.is_err()
-        {
+        if asked.is_err() {
             return;
         }
     }

@@ -8,6 +8,7 @@
 
 pub mod api;
 pub mod ask;
+pub mod bytes;
 pub mod codec;
 pub mod command;
 pub mod device;

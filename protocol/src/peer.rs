@@ -28,6 +28,7 @@ pub enum PeerRequest {
         /// Which call.
         call: RaftCall,
         /// Its bytes.
+        #[serde(with = "crate::bytes")]
         body: Vec<u8>,
     },
     /// Proposals for the leader; a peer that does not lead answers `NotLeader`.
@@ -72,6 +73,7 @@ pub enum PeerReply {
     /// The raft answer, opaque.
     Raft {
         /// Its bytes.
+        #[serde(with = "crate::bytes")]
         body: Vec<u8>,
     },
     /// One outcome for each proposal, in order, after the commit.

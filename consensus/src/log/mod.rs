@@ -6,6 +6,8 @@ pub(crate) mod record;
 pub(crate) mod recover;
 pub(crate) mod segment;
 pub(crate) mod store;
+#[cfg(test)]
+mod tests;
 pub(crate) mod writer;
 
 use record::{Owner, SEGMENT_HEADER};
@@ -168,8 +170,8 @@ pub(crate) fn open(config: LogConfig) -> Result<LogStore, LogError> {
         closed,
         synced: SEGMENT_HEADER,
         vote: memory.vote,
-        committed: memory.committed.clone(),
-        purged: memory.purged.clone(),
+        committed: memory.committed,
+        purged: memory.purged,
         buffer: Vec::new(),
     };
     writer.adopt(sealed).map_err(io)?;

@@ -206,7 +206,7 @@ pub(crate) fn write(out: &mut Vec<u8>, place: Place, record: &Record) {
         }
         Record::TruncateAfter(after) => {
             out.push(u8::from(after.is_some()));
-            write_log_id(out, &after.clone().unwrap_or_else(|| log_id(0, 0)));
+            write_log_id(out, &(*after).unwrap_or_else(|| log_id(0, 0)));
             Kind::TruncateAfter
         }
         Record::Purge(id) => {

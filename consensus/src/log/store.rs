@@ -116,11 +116,8 @@ impl RaftLogStorage<Rota> for LogStore {
     async fn get_log_state(&mut self) -> Result<LogState<Rota>, io::Error> {
         let memory = self.0.memory();
         Ok(LogState {
-            last_purged_log_id: memory.purged.clone(),
-            last_log_id: memory
-                .last_entry()
-                .cloned()
-                .or_else(|| memory.purged.clone()),
+            last_purged_log_id: memory.purged,
+            last_log_id: memory.last_entry().cloned().or_else(|| memory.purged),
         })
     }
 
@@ -140,14 +137,14 @@ impl RaftLogStorage<Rota> for LogStore {
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
         if let Some(committed) = committed {
-            self.queue().committed(committed.clone());
+            self.queue().committed(committed);
             self.0.memory().committed = Some(committed);
         }
         Ok(())
     }
 
     async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
-        Ok(self.0.memory().committed.clone())
+        Ok(self.0.memory().committed)
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<Rota>) -> Result<(), io::Error>
@@ -177,7 +174,7 @@ impl RaftLogStorage<Rota> for LogStore {
     }
 
     async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
-        self.0.memory().purge(log_id.clone());
+        self.0.memory().purge(log_id);
         self.queue().push(Job::Purge(log_id))
     }
 }

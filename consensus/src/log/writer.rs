@@ -288,8 +288,8 @@ impl Writer {
                 self.active.index_max = self.active.index_max.max(Some(entry.log_id.index));
             }
             Record::Vote(vote) => self.vote = Some(*vote),
-            Record::Committed(id) => self.committed = Some(id.clone()),
-            Record::Purge(id) => self.purged = self.purged.take().max(Some(id.clone())),
+            Record::Committed(id) => self.committed = Some(*id),
+            Record::Purge(id) => self.purged = self.purged.take().max(Some(*id)),
             Record::TruncateAfter(_) | Record::Seal => {}
         }
         self.push(&record);
@@ -351,9 +351,9 @@ impl Writer {
         });
         self.synced = record::SEGMENT_HEADER;
         let carried = [
-            self.purged.clone().map(Record::Purge),
+            self.purged.map(Record::Purge),
             self.vote.map(Record::Vote),
-            self.committed.clone().map(Record::Committed),
+            self.committed.map(Record::Committed),
         ];
         for record in carried.iter().flatten() {
             self.push(record);

@@ -1,6 +1,11 @@
 //! Whole peers in one process, over the memory link, on real files.
 
 mod failover;
+mod files;
+mod membership;
+mod proposals;
+mod reads;
+mod snapshots;
 mod suite;
 
 use crate::config::Tuning;

@@ -1,0 +1,127 @@
+//! Peers whose files are gone, swapped, failing, or newer than their build.
+
+use super::{Cluster, HostId, PATIENCE};
+use crate::config::{Payload, Tuning};
+use crate::log::LogError;
+use crate::{AppliedNote, StartError};
+use rota_protocol::ErrorCode;
+use rota_protocol::command::Entry;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Faults D12, R6: a wiped host does not come back under its old id.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wiped_host_does_not_start() {
+    let mut cluster = Cluster::of(3).await;
+    let leader = cluster.leader().await;
+    let wiped = cluster.others(leader)[0];
+    cluster.stop(wiped).await;
+    std::fs::remove_dir_all(cluster.path(wiped)).expect("wiped");
+    let refused = cluster.start(wiped).await;
+    assert!(
+        matches!(refused, Err(StartError::Log(LogError::Wiped { .. }))),
+        "{refused:?}"
+    );
+    cluster
+        .submit(leader, cluster.request())
+        .await
+        .expect("the others go on");
+}
+
+/// Fault D13: two hosts' files were swapped; neither takes part.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn swapped_files_are_refused() {
+    let mut cluster = Cluster::of(3).await;
+    let (a, b) = (HostId(2), HostId(3));
+    cluster.stop(a).await;
+    cluster.stop(b).await;
+    let (path_a, path_b) = (cluster.path(a), cluster.path(b));
+    let aside = path_a.with_extension("aside");
+    std::fs::rename(&path_a, &aside).expect("moves");
+    std::fs::rename(&path_b, &path_a).expect("moves");
+    std::fs::rename(&aside, &path_b).expect("moves");
+    for id in [a, b] {
+        let refused = cluster.start(id).await;
+        assert!(
+            matches!(refused, Err(StartError::Log(LogError::Foreign { .. }))),
+            "{refused:?}"
+        );
+    }
+}
+
+/// Fault D5: a leader whose fsync fails acknowledges nothing more and reports that it is done for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_fsync_is_reported_and_nothing_is_acknowledged() {
+    let fails = Arc::new(AtomicBool::new(false));
+    let failing = fails.clone();
+    let tuning = Tuning {
+        segment_bytes: 1 << 20,
+        sync: Arc::new(move |file| {
+            if failing.load(Ordering::SeqCst) {
+                return Err(io::Error::other("planted"));
+            }
+            file.sync_data()
+        }),
+        ..Tuning::default()
+    };
+    let cluster = Cluster::found_with(tuning).await;
+    let peer = cluster.peer(1);
+    cluster
+        .submit(HostId(1), cluster.request())
+        .await
+        .expect("accepted");
+    fails.store(true, Ordering::SeqCst);
+    let mut failed = peer.failed();
+    let refused = peer
+        .propose(vec![super::job(cluster.request())], PATIENCE)
+        .await;
+    assert!(matches!(
+        refused.map_err(|e| e.code),
+        Err(ErrorCode::Unknown | ErrorCode::NoLeader)
+    ));
+    let told = tokio::time::timeout(PATIENCE, failed.wait_for(Option::is_some)).await;
+    assert!(told.expect("told").is_ok());
+}
+
+/// Fault R7: an entry of a newer format halts the peer; it is never skipped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_of_a_newer_format_halts_the_peer() {
+    let cluster = Cluster::found().await;
+    let peer = cluster.peer(1);
+    let before = peer.fingerprint();
+    let newer = Entry {
+        format: 2,
+        at_ms: 1,
+        proposals: Vec::new(),
+    };
+    let bytes = rota_protocol::codec::encode(&newer).expect("encodes");
+    let written = peer.0.raft.client_write(Payload(bytes.into())).await;
+    assert!(written.is_err());
+    let mut failed = peer.failed();
+    let told = tokio::time::timeout(PATIENCE, failed.wait_for(Option::is_some)).await;
+    assert!(told.expect("told").is_ok());
+    assert_eq!(
+        peer.fingerprint(),
+        before,
+        "nothing was applied in its place"
+    );
+}
+
+/// Everyone who watches hears of what an entry changed, once, in order.
+#[tokio::test]
+async fn watchers_hear_of_changes_in_order() {
+    let cluster = Cluster::found().await;
+    let mut events = cluster.peer(1).events();
+    let mut last = 0;
+    for _ in 0..5 {
+        let job = cluster
+            .submit(HostId(1), cluster.request())
+            .await
+            .expect("accepted");
+        let note: Arc<AppliedNote> = events.recv().await.expect("a note");
+        assert!(note.index > last && !note.resync);
+        last = note.index;
+        assert!(note.events.contains(&crate::Event::JobChanged(job)));
+    }
+}
