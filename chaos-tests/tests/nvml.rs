@@ -34,9 +34,8 @@ impl Driver {
         let path = self.library();
         let mut bytes = fs::read(&path).expect("the copy");
         let name = format!("\0{symbol}\0").into_bytes();
-        let places: Vec<usize> = (0..bytes.len() - name.len())
-            .filter(|at| bytes[*at..].starts_with(&name))
-            .collect();
+        let places: Vec<usize> =
+            (0..bytes.len() - name.len()).filter(|at| bytes[*at..].starts_with(&name)).collect();
         assert!(!places.is_empty(), "{symbol} is exported");
         for at in places {
             bytes[at + 1] = b'x';
@@ -51,9 +50,7 @@ impl Driver {
     }
 
     fn says(&self, script: &Script) {
-        script
-            .write(&self.dir.path().join("fake-nvml.state"))
-            .expect("writable");
+        script.write(&self.dir.path().join("fake-nvml.state")).expect("writable");
     }
 
     fn library(&self) -> PathBuf {
@@ -66,8 +63,7 @@ impl Driver {
 
     fn inventory_within(&self, deadline: Duration) -> Inventory {
         let library: OsString = self.library().into();
-        let make =
-            move || -> Box<dyn DeviceProvider> { Box::new(NvmlProvider::new(library.clone())) };
+        let make = move || -> Box<dyn DeviceProvider> { Box::new(NvmlProvider::new(library.clone())) };
         let nvml = Probe::guarded("nvml", deadline, Box::new(make));
         let sim = Box::new(SimProvider::new("1xfpga", "h").expect("fair"));
         Inventory::of(vec![nvml, Probe::direct(sim)], &DeviceConfig::default())
@@ -79,12 +75,7 @@ fn cards(names: &[&str]) -> Vec<Card> {
 }
 
 fn gpus(facts: &HostFacts) -> Vec<DeviceFacts> {
-    facts
-        .devices
-        .iter()
-        .filter(|d| d.kind != DeviceKind::Fpga)
-        .cloned()
-        .collect()
+    facts.devices.iter().filter(|d| d.kind != DeviceKind::Fpga).cloned().collect()
 }
 
 /// `A B- C?`: healthy, lost, unknown.
@@ -113,20 +104,14 @@ async fn cards_are_found_with_what_the_driver_tells() {
     assert_eq!(card.bus.as_deref(), Some("00000000:3B:00.0"));
     assert_eq!(card.index, Some(1), "where the driver lists it, for people");
     let readings = inventory.readings().await;
-    let reading = readings
-        .iter()
-        .find(|r| r.uuid == card.uuid)
-        .expect("a reading of each card");
+    let reading = readings.iter().find(|r| r.uuid == card.uuid).expect("a reading of each card");
     assert_eq!(reading.busy_permille, Some(70));
     assert_eq!(reading.vram_used_mib, Some(4));
     assert_eq!(reading.temperature_c, Some(33));
     assert_eq!(reading.power_mw, Some(71_000));
     let library = nvml::inspect(driver.library().as_os_str()).expect("it works");
     let library = library.expect("it is there");
-    assert_eq!(
-        (library.driver.as_deref(), library.cards),
-        (Some("580.95.05"), 2)
-    );
+    assert_eq!((library.driver.as_deref(), library.cards), (Some("580.95.05"), 2));
 }
 
 #[tokio::test]
@@ -139,24 +124,12 @@ async fn one_card_of_eight_falls_off_the_bus_and_the_others_stay() {
         let mut broken = cards(&names);
         broken[2] = Card::new("C").failing(call, code::GPU_IS_LOST);
         driver.shows(broken);
-        assert_eq!(
-            marks(&inventory.refresh().await),
-            "A B C- D E F G H",
-            "{call} says lost"
-        );
+        assert_eq!(marks(&inventory.refresh().await), "A B C- D E F G H", "{call} says lost");
         driver.shows(cards(&names));
         for good in 1..PROBATION_LOOKS {
-            assert_eq!(
-                marks(&inventory.refresh().await),
-                "A B C? D E F G H",
-                "look {good}, {call}"
-            );
+            assert_eq!(marks(&inventory.refresh().await), "A B C? D E F G H", "look {good}, {call}");
         }
-        assert_eq!(
-            marks(&inventory.refresh().await),
-            "A B C D E F G H",
-            "after {call}"
-        );
+        assert_eq!(marks(&inventory.refresh().await), "A B C D E F G H", "after {call}");
     }
 }
 
@@ -171,10 +144,7 @@ async fn a_card_that_needs_a_reset_is_not_offered_and_one_in_doubt_is_unknown() 
     assert_eq!(marks(&facts), "A- B? C");
     assert_eq!(gpus(&facts)[2].vram_mib, None, "not told is not zero");
     let reason = gpus(&facts)[1].health.reason().map(str::to_owned);
-    assert!(
-        reason.is_some_and(|r| r.contains("memory")),
-        "the reason names the call"
-    );
+    assert!(reason.is_some_and(|r| r.contains("memory")), "the reason names the call");
 }
 
 #[tokio::test]
@@ -198,51 +168,27 @@ async fn a_card_that_comes_late_is_offered_without_a_restart() {
     let mut inventory = driver.inventory();
     assert_eq!(marks(&inventory.refresh().await), "");
     driver.shows(cards(&["A"]));
-    assert_eq!(
-        marks(&inventory.refresh().await),
-        "A",
-        "an empty host looks anew each time"
-    );
+    assert_eq!(marks(&inventory.refresh().await), "A", "an empty host looks anew each time");
     driver.shows(cards(&["A", "B"]));
     let mut looks = 0;
     while marks(&inventory.refresh().await) != "A B" {
         looks += 1;
-        assert!(
-            looks < 10,
-            "a host that is well starts the library anew from time to time"
-        );
+        assert!(looks < 10, "a host that is well starts the library anew from time to time");
     }
 }
 
 #[tokio::test]
 async fn a_library_that_fails_to_start_leaves_a_host_that_works() {
     let driver = Driver::with(Vec::new());
-    driver.says(&Script {
-        init: code::DRIVER_NOT_LOADED,
-        ..Script::default()
-    });
+    driver.says(&Script { init: code::DRIVER_NOT_LOADED, ..Script::default() });
     let mut inventory = driver.inventory();
     let facts = inventory.refresh().await;
     assert_eq!(marks(&facts), "");
-    assert!(
-        facts.cpus_milli > 0 && facts.devices.len() == 1,
-        "CPU and other devices are offered"
-    );
-    assert!(
-        inventory.notes().iter().any(|n| n.contains("libnvidia-ml")),
-        "{:?}",
-        inventory.notes()
-    );
+    assert!(facts.cpus_milli > 0 && facts.devices.len() == 1, "CPU and other devices are offered");
+    assert!(inventory.notes().iter().any(|n| n.contains("libnvidia-ml")), "{:?}", inventory.notes());
     driver.shows(cards(&["A"]));
-    assert_eq!(
-        marks(&inventory.refresh().await),
-        "A",
-        "the driver came up later"
-    );
-    driver.says(&Script {
-        init: code::LIB_RM_VERSION_MISMATCH,
-        ..Script::of(cards(&["A"]))
-    });
+    assert_eq!(marks(&inventory.refresh().await), "A", "the driver came up later");
+    driver.says(&Script { init: code::LIB_RM_VERSION_MISMATCH, ..Script::of(cards(&["A"])) });
     let mut last = marks(&inventory.refresh().await);
     for _ in 0..10 {
         last = marks(&inventory.refresh().await);
@@ -274,14 +220,8 @@ async fn a_missing_function_costs_a_feature_and_no_card() {
     let mut inventory = driver.inventory();
     inventory.refresh().await;
     let readings = inventory.readings().await;
-    let reading = readings
-        .iter()
-        .find(|r| r.uuid.0 == "A")
-        .expect("a reading");
-    assert_eq!(
-        (reading.temperature_c, reading.busy_permille),
-        (None, Some(70))
-    );
+    let reading = readings.iter().find(|r| r.uuid.0 == "A").expect("a reading");
+    assert_eq!((reading.temperature_c, reading.busy_permille), (None, Some(70)));
 }
 
 #[tokio::test]
@@ -289,11 +229,7 @@ async fn a_card_without_a_name_for_itself_is_not_offered() {
     let driver = Driver::with(cards(&["A"])).lacking("nvmlDeviceGetUUID");
     let mut inventory = driver.inventory();
     assert_eq!(marks(&inventory.refresh().await), "");
-    assert!(
-        inventory.notes().iter().any(|n| n.contains("uuid")),
-        "{:?}",
-        inventory.notes()
-    );
+    assert!(inventory.notes().iter().any(|n| n.contains("uuid")), "{:?}", inventory.notes());
 }
 
 #[tokio::test]
@@ -303,16 +239,8 @@ async fn a_call_that_never_returns_makes_cards_unknown_and_holds_nobody_up() {
     while marks(&inventory.refresh().await) != "A B" {}
     driver.shows(vec![Card::new("A").hanging("temperature"), Card::new("B")]);
     let facts = inventory.refresh().await;
-    assert_eq!(
-        marks(&facts),
-        "A? B?",
-        "a driver that hangs in one card answers for none"
-    );
-    assert_eq!(
-        facts.devices.len(),
-        3,
-        "devices of other providers are there"
-    );
+    assert_eq!(marks(&facts), "A? B?", "a driver that hangs in one card answers for none");
+    assert_eq!(facts.devices.len(), 3, "devices of other providers are there");
     assert!(facts.devices.iter().any(|d| d.health.is_healthy()));
     for _ in 0..5 {
         inventory.refresh().await;
@@ -320,11 +248,7 @@ async fn a_call_that_never_returns_makes_cards_unknown_and_holds_nobody_up() {
     }
     assert!(inventory.stuck() >= 1);
     let refused = DeviceError::Stuck { stuck: STUCK_MAX }.to_string();
-    assert!(
-        inventory.notes().iter().any(|n| n.contains(&refused)),
-        "{:?}",
-        inventory.notes()
-    );
+    assert!(inventory.notes().iter().any(|n| n.contains(&refused)), "{:?}", inventory.notes());
     driver.shows(cards(&["A", "B"]));
     while marks(&inventory.refresh().await) != "A B" {
         tokio::task::yield_now().await;
@@ -343,52 +267,21 @@ async fn weird_values_are_absent_and_never_capacity() {
         power: u32::MAX,
         ..Card::new("A")
     };
-    let zero = Card {
-        name: Vec::new(),
-        total: 0,
-        used: 5,
-        busy: 0,
-        ..Card::new("B")
-    };
-    let not_text = Card {
-        name: vec![0xff, 0xfe],
-        ..Card::new("C")
-    };
-    let long = Card {
-        name: vec![b'x'; 10_000],
-        ..Card::new("D")
-    };
-    let nameless = Card {
-        uuid: Vec::new(),
-        ..Card::new("")
-    };
-    let comma = Card {
-        uuid: b"E,F".to_vec(),
-        ..Card::new("")
-    };
+    let zero = Card { name: Vec::new(), total: 0, used: 5, busy: 0, ..Card::new("B") };
+    let not_text = Card { name: vec![0xff, 0xfe], ..Card::new("C") };
+    let long = Card { name: vec![b'x'; 10_000], ..Card::new("D") };
+    let nameless = Card { uuid: Vec::new(), ..Card::new("") };
+    let comma = Card { uuid: b"E,F".to_vec(), ..Card::new("") };
     let driver = Driver::with(vec![weird, zero, not_text, long, nameless, comma]);
     let mut inventory = driver.inventory();
     let facts = inventory.refresh().await;
     assert_eq!(marks(&facts), "A B C D", "an odd text closes no card");
     assert!(gpus(&facts).iter().all(|d| d.model.is_empty()));
-    assert_eq!(
-        (gpus(&facts)[0].vram_mib, gpus(&facts)[1].vram_mib),
-        (None, None)
-    );
+    assert_eq!((gpus(&facts)[0].vram_mib, gpus(&facts)[1].vram_mib), (None, None));
     assert_eq!(gpus(&facts)[0].bus, None);
-    assert_eq!(
-        inventory
-            .notes()
-            .iter()
-            .filter(|n| n.contains("uuid"))
-            .count(),
-        2
-    );
+    assert_eq!(inventory.notes().iter().filter(|n| n.contains("uuid")).count(), 2);
     let readings = inventory.readings().await;
-    let of_a = readings
-        .iter()
-        .find(|r| r.uuid.0 == "A")
-        .expect("a reading");
+    let of_a = readings.iter().find(|r| r.uuid.0 == "A").expect("a reading");
     assert_eq!(of_a.busy_permille, None);
     assert_eq!(of_a.vram_used_mib, None);
     assert_eq!(of_a.temperature_c, None);
@@ -404,18 +297,30 @@ async fn a_cut_card_offers_its_slices_and_not_itself() {
     let facts = inventory.refresh().await;
     assert_eq!(marks(&facts), "GPU-b MIG-1 MIG-2");
     let slice = &gpus(&facts)[1];
-    assert_eq!(
-        (slice.kind, slice.vram_mib, slice.index),
-        (DeviceKind::Mig, Some(10 << 10), None)
-    );
-    let read: Vec<String> = inventory
-        .readings()
-        .await
-        .into_iter()
-        .map(|r| r.uuid.0)
-        .collect();
-    assert!(
-        read.contains(&"MIG-1".to_owned()) && !read.contains(&"GPU-a".to_owned()),
-        "{read:?}"
-    );
+    assert_eq!((slice.kind, slice.vram_mib, slice.index), (DeviceKind::Mig, Some(10 << 10), None));
+    let read: Vec<String> = inventory.readings().await.into_iter().map(|r| r.uuid.0).collect();
+    assert!(read.contains(&"MIG-1".to_owned()) && !read.contains(&"GPU-a".to_owned()), "{read:?}");
+}
+
+/// Whole processes are scripted by the environment. The test starts itself again with it, and the child looks.
+#[tokio::test]
+async fn the_environment_names_the_script_of_a_whole_process() {
+    const CHILD: &str = "ROTA_TEST_CHILD_LIBRARY";
+    if let Some(library) = std::env::var_os(CHILD) {
+        let found = NvmlProvider::new(library).discover().expect("the child's library works");
+        let names: Vec<String> = found.devices.into_iter().map(|d| d.uuid.0).collect();
+        println!("child sees {names:?}");
+        return;
+    }
+    let driver = Driver::with(cards(&["beside"]));
+    let script = driver.dir.path().join("elsewhere.state");
+    Script::of(cards(&["A", "B"])).write(&script).expect("writable");
+    let output = std::process::Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "the_environment_names_the_script_of_a_whole_process", "--nocapture"])
+        .env(CHILD, driver.library())
+        .env("FAKE_NVML_STATE", &script)
+        .output()
+        .expect("startable");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("child sees [\"A\", \"B\"]"), "{said}");
 }

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn deploy(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../deploy")
-        .join(file)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file)
 }
 
 fn text(file: &str) -> String {
@@ -21,21 +19,12 @@ fn text(file: &str) -> String {
 fn directives(unit: &str) -> BTreeMap<String, String> {
     let mut section = String::new();
     let mut all = BTreeMap::new();
-    for line in unit
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-    {
-        if let Some(name) = line
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'))
-        {
+    for line in unit.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             section = name.to_owned();
             continue;
         }
-        let (key, value) = line
-            .split_once('=')
-            .unwrap_or_else(|| panic!("`{line}` is no directive"));
+        let (key, value) = line.split_once('=').unwrap_or_else(|| panic!("`{line}` is no directive"));
         let known = all.insert(format!("{section}.{key}"), value.to_owned());
         assert_eq!(known, None, "{section}.{key} is set twice");
     }
@@ -46,61 +35,21 @@ fn directives(unit: &str) -> BTreeMap<String, String> {
 fn the_unit_keeps_the_agents_promises() {
     let unit = directives(&text("rota.service"));
     let needed = [
-        (
-            "Service.Type",
-            "notify",
-            "systemd waits until the agent is ready",
-        ),
-        (
-            "Service.KillMode",
-            "process",
-            "a restart of the agent ends no task",
-        ),
-        (
-            "Service.Delegate",
-            "yes",
-            "each attempt has a control group of its own",
-        ),
+        ("Service.Type", "notify", "systemd waits until the agent is ready"),
+        ("Service.KillMode", "process", "a restart of the agent ends no task"),
+        ("Service.Delegate", "yes", "each attempt has a control group of its own"),
         ("Service.Restart", "always", "an agent that ends comes back"),
-        (
-            "Unit.StartLimitIntervalSec",
-            "0",
-            "an agent that fails often is still tried again",
-        ),
-        (
-            "Service.OOMPolicy",
-            "continue",
-            "a task killed for memory does not end the agent",
-        ),
-        (
-            "Service.StateDirectory",
-            "rota",
-            "the data directory exists",
-        ),
-        (
-            "Service.TasksMax",
-            "infinity",
-            "tasks count as the service's",
-        ),
-        (
-            "Service.WatchdogSec",
-            "30s",
-            "a frozen agent is started anew",
-        ),
+        ("Unit.StartLimitIntervalSec", "0", "an agent that fails often is still tried again"),
+        ("Service.OOMPolicy", "continue", "a task killed for memory does not end the agent"),
+        ("Service.StateDirectory", "rota", "the data directory exists"),
+        ("Service.TasksMax", "infinity", "tasks count as the service's"),
+        ("Service.WatchdogSec", "30s", "a frozen agent is started anew"),
     ];
     for (key, value, why) in needed {
-        assert_eq!(
-            unit.get(key).map(String::as_str),
-            Some(value),
-            "{key}: {why}"
-        );
+        assert_eq!(unit.get(key).map(String::as_str), Some(value), "{key}: {why}");
     }
     assert!(unit.contains_key("Service.LimitNOFILE"));
-    assert!(
-        unit["Service.ExecStart"].starts_with("/usr/bin/rota agent"),
-        "{}",
-        unit["Service.ExecStart"]
-    );
+    assert!(unit["Service.ExecStart"].starts_with("/usr/bin/rota agent"), "{}", unit["Service.ExecStart"]);
 }
 
 /// Tasks are children of the service: whatever of this kind is set for it is set for them.
@@ -133,16 +82,10 @@ fn the_unit_does_not_reach_into_tasks() {
         "OOMScoreAdjust",
         "ProtectControlGroups",
     ];
-    let set: Vec<_> = inherited
-        .iter()
-        .filter(|key| unit.contains_key(&format!("Service.{key}")))
-        .collect();
+    let set: Vec<_> = inherited.iter().filter(|key| unit.contains_key(&format!("Service.{key}"))).collect();
     assert!(set.is_empty(), "tasks would inherit {set:?}");
     let dropped = &unit["Service.CapabilityBoundingSet"];
-    assert!(
-        dropped.starts_with('~'),
-        "a list of what is dropped, not of what is kept"
-    );
+    assert!(dropped.starts_with('~'), "a list of what is dropped, not of what is kept");
     for needed in [
         "CAP_SETUID",
         "CAP_SETGID",
@@ -152,10 +95,7 @@ fn the_unit_does_not_reach_into_tasks() {
         "CAP_SYS_ADMIN",
         "CAP_SYS_RESOURCE",
     ] {
-        assert!(
-            !dropped.split(['~', ' ']).any(|cap| cap == needed),
-            "launching as a user needs {needed}"
-        );
+        assert!(!dropped.split(['~', ' ']).any(|cap| cap == needed), "launching as a user needs {needed}");
     }
 }
 
@@ -175,61 +115,38 @@ fn systemd_finds_no_fault_with_the_unit() {
         })
         .collect();
     fs::write(&unit, stand_in).expect("writable");
-    let verify = |path: &Path| {
-        Command::new("systemd-analyze")
-            .args(["verify", "--man=no"])
-            .arg(path)
-            .output()
-    };
+    let verify =
+        |path: &Path| Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(path).output();
     let Ok(output) = verify(&unit) else {
         println!("NOT CHECKED: systemd-analyze is not installed here");
         return;
     };
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let about_it: Vec<&str> = said
-        .lines()
-        .filter(|line| line.contains("rota.service"))
-        .collect();
+    let about_it: Vec<&str> = said.lines().filter(|line| line.contains("rota.service")).collect();
     assert!(about_it.is_empty(), "systemd-analyze verify: {said}");
-    fs::write(
-        &unit,
-        "[Service]\nType=nonsense\nExecStart=/bin/true\nKillModus=process\n",
-    )
-    .expect("writable");
+    fs::write(&unit, "[Service]\nType=nonsense\nExecStart=/bin/true\nKillModus=process\n").expect("writable");
     let bad = verify(&unit).expect("it ran a moment ago");
     let said = String::from_utf8_lossy(&bad.stderr).into_owned();
-    assert!(
-        said.contains("nonsense") && said.contains("KillModus"),
-        "it can find faults: {said}"
-    );
+    assert!(said.contains("nonsense") && said.contains("KillModus"), "it can find faults: {said}");
 }
 
 #[test]
 fn the_example_settings_are_toml_and_name_each_key_once() {
     let example = text("rota.toml");
     let parsed: toml::Table = example.parse().expect("valid as it stands");
-    assert_eq!(
-        parsed["http_listen"].as_str(),
-        Some("127.0.0.1:7421"),
-        "loopback unless told otherwise"
-    );
+    assert_eq!(parsed["http_listen"].as_str(), Some("127.0.0.1:7421"), "loopback unless told otherwise");
     let mut names = BTreeSet::new();
     let uncommented: String = example
         .lines()
         .map(|line| {
-            let line = line
-                .strip_prefix("# ")
-                .filter(|rest| is_setting(rest))
-                .unwrap_or(line);
+            let line = line.strip_prefix("# ").filter(|rest| is_setting(rest)).unwrap_or(line);
             if let Some((key, _)) = line.split_once(" = ") {
                 assert!(names.insert(key.to_owned()), "{key} stands there twice");
             }
             format!("{line}\n")
         })
         .collect();
-    uncommented
-        .parse::<toml::Table>()
-        .expect("valid with every example taken");
+    uncommented.parse::<toml::Table>().expect("valid with every example taken");
     for key in [
         "data_dir",
         "listen",
@@ -247,24 +164,17 @@ fn the_example_settings_are_toml_and_name_each_key_once() {
 
 /// `key = value` in a comment is an example; prose is not.
 fn is_setting(line: &str) -> bool {
-    line.split_once(" = ").is_some_and(|(key, _)| {
-        !key.is_empty() && key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
-    })
+    line.split_once(" = ")
+        .is_some_and(|(key, _)| !key.is_empty() && key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
 }
 
 #[test]
 fn groups_and_directories_fit_the_unit() {
-    assert!(
-        text("sysusers.d/rota.conf")
-            .lines()
-            .any(|line| line.starts_with("g rota"))
-    );
+    assert!(text("sysusers.d/rota.conf").lines().any(|line| line.starts_with("g rota")));
     let tmpfiles = text("tmpfiles.d/rota.conf");
     let mode = directives(&text("rota.service"))["Service.StateDirectoryMode"].clone();
     assert!(
-        tmpfiles
-            .lines()
-            .any(|line| line.starts_with(&format!("d /var/lib/rota {mode} root root"))),
+        tmpfiles.lines().any(|line| line.starts_with(&format!("d /var/lib/rota {mode} root root"))),
         "both say mode {mode}"
     );
 }

@@ -49,11 +49,7 @@ pub async fn examine(input: &DoctorInput) -> Vec<DoctorRow> {
     let rest = tokio::task::spawn_blocking(move || still_rows(&input)).await;
     match rest {
         Ok(rest) => rows.extend(rest),
-        Err(error) => rows.push(fail(
-            "checks",
-            format!("they died: {error}"),
-            "report this as a bug",
-        )),
+        Err(error) => rows.push(fail("checks", format!("they died: {error}"), "report this as a bug")),
     }
     rows
 }
@@ -66,22 +62,9 @@ fn still_rows(input: &DoctorInput) -> Vec<DoctorRow> {
     rows.extend(disk::rows(&input.data_dir));
     rows.extend(identity::rows(&input.data_dir));
     rows.push(agent_row(&input.data_dir, agent));
-    rows.extend(
-        input
-            .listen
-            .map(|addr| port("peer port", "UDP", addr, agent, udp_free)),
-    );
-    rows.extend(
-        input
-            .http_listen
-            .map(|addr| port("http port", "TCP", addr, agent, tcp_free)),
-    );
-    rows.extend([
-        system::cgroup(root),
-        system::systemd(root),
-        system::clock(root),
-        system::open_files(),
-    ]);
+    rows.extend(input.listen.map(|addr| port("peer port", "UDP", addr, agent, udp_free)));
+    rows.extend(input.http_listen.map(|addr| port("http port", "TCP", addr, agent, tcp_free)));
+    rows.extend([system::cgroup(root), system::systemd(root), system::clock(root), system::open_files()]);
     rows
 }
 
@@ -95,11 +78,7 @@ fn agent_row(data_dir: &Path, answers: bool) -> DoctorRow {
         return pass("agent", format!("it answers at {}", socket.display()));
     }
     let found = format!("nobody answers at {}", socket.display());
-    warn(
-        "agent",
-        found,
-        "start it: `systemctl start rota`, or `rota agent`; if it runs, check `data_dir`",
-    )
+    warn("agent", found, "start it: `systemctl start rota`, or `rota agent`; if it runs, check `data_dir`")
 }
 
 fn port(
@@ -111,17 +90,13 @@ fn port(
 ) -> DoctorRow {
     match free(addr) {
         Ok(()) => pass(check, format!("{kind} {addr} is free")),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && agent => pass(
-            check,
-            format!("{kind} {addr} is in use, and the agent runs"),
-        ),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && agent => {
+            pass(check, format!("{kind} {addr} is in use, and the agent runs"))
+        }
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => fail(
             check,
             format!("{kind} {addr} is in use by another program"),
-            format!(
-                "find it with `ss -lnp | grep {}`, or choose another port",
-                addr.port()
-            ),
+            format!("find it with `ss -lnp | grep {}`, or choose another port", addr.port()),
         ),
         Err(error) => fail(
             check,
@@ -140,12 +115,7 @@ fn tcp_free(addr: SocketAddr) -> std::io::Result<()> {
 }
 
 fn row(check: &str, verdict: &str, found: String, next: Option<String>) -> DoctorRow {
-    DoctorRow {
-        check: check.to_owned(),
-        verdict: verdict.to_owned(),
-        found,
-        next,
-    }
+    DoctorRow { check: check.to_owned(), verdict: verdict.to_owned(), found, next }
 }
 
 fn pass(check: &str, found: impl Into<String>) -> DoctorRow {
@@ -192,10 +162,7 @@ mod tests {
         ];
         assert_eq!(checks, expected);
         for row in rows {
-            assert!(
-                ["pass", "warn", "fail"].contains(&row.verdict.as_str()),
-                "{row:?}"
-            );
+            assert!(["pass", "warn", "fail"].contains(&row.verdict.as_str()), "{row:?}");
             assert_eq!(row.next.is_some(), row.verdict != "pass", "{row:?}");
             assert!(!row.found.is_empty(), "{row:?}");
         }
@@ -210,9 +177,7 @@ mod tests {
         assert_eq!(port("p", "TCP", addr, true, tcp_free).verdict, "pass");
         drop(taken);
         assert_eq!(port("p", "TCP", addr, false, tcp_free).verdict, "pass");
-        let foreign = "192.0.2.1:7420"
-            .parse()
-            .expect("an address for documentation");
+        let foreign = "192.0.2.1:7420".parse().expect("an address for documentation");
         assert_eq!(port("p", "UDP", foreign, true, udp_free).verdict, "fail");
     }
 }

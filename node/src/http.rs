@@ -71,16 +71,8 @@ pub struct Route {
 
 /// All routes. GET only.
 pub const ROUTES: [Route; 2] = [
-    Route {
-        path: "/healthz",
-        access: Access::Anyone,
-        answer: healthz,
-    },
-    Route {
-        path: "/metrics",
-        access: Access::Metrics,
-        answer: metrics_text,
-    },
+    Route { path: "/healthz", access: Access::Anyone, answer: healthz },
+    Route { path: "/metrics", access: Access::Metrics, answer: metrics_text },
 ];
 
 /// Serves until `stop` completes; connections then end with their current request.
@@ -93,12 +85,9 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let router = Router::new().fallback(answer).with_state(state);
-    axum::serve(
-        capped::Capped::new(listener),
-        router.into_make_service_with_connect_info::<Peer>(),
-    )
-    .with_graceful_shutdown(stop)
-    .await
+    axum::serve(capped::Capped::new(listener), router.into_make_service_with_connect_info::<Peer>())
+        .with_graceful_shutdown(stop)
+        .await
 }
 
 /// The caller's address.
@@ -116,17 +105,13 @@ async fn answer(
     ConnectInfo(peer): ConnectInfo<Peer>,
     request: Request,
 ) -> Response {
-    let route = ROUTES
-        .iter()
-        .find(|route| route.path == request.uri().path());
+    let route = ROUTES.iter().find(|route| route.path == request.uri().path());
     let response = match route {
         None => refusal(StatusCode::NOT_FOUND, "no such page"),
         Some(route) if !may_use(route, &state, peer, request.headers()) => {
             let mut response = refusal(StatusCode::UNAUTHORIZED, "a token is needed");
             let scheme = header::HeaderValue::from_static("Bearer");
-            response
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, scheme);
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
             response
         }
         Some(_) if request.method() != axum::http::Method::GET => {
@@ -135,8 +120,7 @@ async fn answer(
         Some(route) => (route.answer)(&state),
     };
     let (route, status) = (route.map_or("other", |route| route.path), response.status());
-    metrics::counter!(REQUESTS, "route" => route, "status" => status.as_str().to_owned())
-        .increment(1);
+    metrics::counter!(REQUESTS, "route" => route, "status" => status.as_str().to_owned()).increment(1);
     response
 }
 
@@ -151,33 +135,19 @@ fn may_use(route: &Route, state: &HttpState, peer: Peer, headers: &HeaderMap) ->
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = headers
-        .get(header::AUTHORIZATION)?
-        .to_str()
-        .ok()?
-        .split_once(' ')?;
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 fn healthz(state: &HttpState) -> Response {
-    let Health {
-        leader_known,
-        applied,
-    } = (state.health)();
-    let status = if leader_known {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
-    };
+    let Health { leader_known, applied } = (state.health)();
+    let status = if leader_known { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let body = json!({ "alive": true, "leader_known": leader_known, "applied": applied });
     (status, Json(body)).into_response()
 }
 
 fn metrics_text(state: &HttpState) -> Response {
-    let kind = [(
-        header::CONTENT_TYPE,
-        "text/plain; version=0.0.4; charset=utf-8",
-    )];
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (kind, state.meters.render()).into_response()
 }
 
@@ -208,42 +178,23 @@ mod tests {
         let known = Arc::clone(&leader_known);
         let state = HttpState {
             meters,
-            health: Arc::new(move || Health {
-                leader_known: known.load(Ordering::Relaxed),
-                applied: 7,
-            }),
+            health: Arc::new(move || Health { leader_known: known.load(Ordering::Relaxed), applied: 7 }),
             token,
             metrics_open_on_loopback: open_on_loopback,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let addr = listener.local_addr().expect("bound");
         tokio::spawn(serve(listener, state, std::future::pending()));
-        Server {
-            addr,
-            token: text.trim().to_owned(),
-            leader_known,
-            _dir: dir,
-        }
+        Server { addr, token: text.trim().to_owned(), leader_known, _dir: dir }
     }
 
     async fn ask(server: &Server, method: &str, path: &str, header: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(server.addr).await.expect("it listens");
-        let request =
-            format!("{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{header}\r\n");
-        stream
-            .write_all(request.as_bytes())
-            .await
-            .expect("it reads");
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{header}\r\n");
+        stream.write_all(request.as_bytes()).await.expect("it reads");
         let mut answer = String::new();
-        stream
-            .read_to_string(&mut answer)
-            .await
-            .expect("it answers");
-        let status = answer
-            .split(' ')
-            .nth(1)
-            .and_then(|s| s.parse().ok())
-            .expect("a status");
+        stream.read_to_string(&mut answer).await.expect("it answers");
+        let status = answer.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
         (status, answer)
     }
 
@@ -261,28 +212,15 @@ mod tests {
                 assert_eq!(status, expected, "{method} {}", route.path);
             }
         }
-        let open: Vec<_> = ROUTES
-            .iter()
-            .filter(|r| r.access == Access::Anyone)
-            .map(|r| r.path)
-            .collect();
-        assert_eq!(
-            open,
-            ["/healthz"],
-            "a new open route is a decision, not a slip"
-        );
+        let open: Vec<_> = ROUTES.iter().filter(|r| r.access == Access::Anyone).map(|r| r.path).collect();
+        assert_eq!(open, ["/healthz"], "a new open route is a decision, not a slip");
     }
 
     #[tokio::test]
     async fn the_token_opens_metrics_and_nothing_like_it_does() {
         let server = server(false).await;
-        let (status, body) = ask(
-            &server,
-            "GET",
-            "/metrics",
-            &format!("Authorization: Bearer {}\r\n", server.token),
-        )
-        .await;
+        let (status, body) =
+            ask(&server, "GET", "/metrics", &format!("Authorization: Bearer {}\r\n", server.token)).await;
         assert_eq!(status, 200);
         assert!(body.contains("rota_build_info"), "{body}");
         let short = &server.token[..server.token.len() - 1];
@@ -321,21 +259,10 @@ mod tests {
     #[tokio::test]
     async fn other_paths_are_refused_in_json() {
         let server = server(true).await;
-        for path in [
-            "/",
-            "/metrics/",
-            "/METRICS",
-            "/healthz/x",
-            "//metrics",
-            "/../metrics",
-            "/%6detrics",
-        ] {
+        for path in ["/", "/metrics/", "/METRICS", "/healthz/x", "//metrics", "/../metrics", "/%6detrics"] {
             let (status, body) = ask(&server, "GET", path, "").await;
             assert_eq!(status, 404, "{path}");
-            assert!(
-                body.contains("application/json") && body.contains("no such page"),
-                "{body}"
-            );
+            assert!(body.contains("application/json") && body.contains("no such page"), "{body}");
         }
     }
 }

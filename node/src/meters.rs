@@ -6,6 +6,8 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
+use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceReading};
+use rota_protocol::ids::DeviceUuid;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -13,8 +15,8 @@ use std::time::Duration;
 pub const JOBS: &str = "rota_jobs";
 /// Tasks that wait.
 pub const TASKS_PENDING: &str = "rota_tasks_pending";
-/// This host's GPUs. Label `state`: `free`, `granted`, `unknown`, `dirty`, `lost`.
-pub const GPUS: &str = "rota_gpus";
+/// This host's devices. Label `health`: `healthy`, `unknown`, `dirty`, `lost`.
+pub const DEVICES: &str = "rota_devices";
 /// Live attempts on this host.
 pub const ATTEMPTS_LIVE: &str = "rota_attempts_live";
 /// Attempts that ended on this host. Label `end`: `succeeded`, `failed`, `cancelled`, `lost`.
@@ -89,153 +91,42 @@ pub struct Metric {
 }
 
 const fn metric(name: &'static str, kind: Kind, unit: Unit, help: &'static str) -> Metric {
-    Metric {
-        name,
-        kind,
-        unit,
-        help,
-    }
+    Metric { name, kind, unit, help }
 }
 
 /// Every metric.
 pub const ALL: [Metric; 26] = [
     metric(JOBS, Kind::Gauge, Unit::Count, "Jobs by state"),
     metric(TASKS_PENDING, Kind::Gauge, Unit::Count, "Tasks that wait"),
-    metric(GPUS, Kind::Gauge, Unit::Count, "GPUs of this host by state"),
-    metric(
-        ATTEMPTS_LIVE,
-        Kind::Gauge,
-        Unit::Count,
-        "Live attempts on this host",
-    ),
-    metric(
-        ATTEMPTS_ENDED,
-        Kind::Counter,
-        Unit::Count,
-        "Attempts that ended on this host",
-    ),
-    metric(
-        LAUNCH_SECONDS,
-        Kind::Histogram,
-        Unit::Seconds,
-        "From a grant to the task's process",
-    ),
-    metric(
-        RAFT_LEADING,
-        Kind::Gauge,
-        Unit::Count,
-        "1 while this peer leads",
-    ),
+    metric(DEVICES, Kind::Gauge, Unit::Count, "Devices of this host by health"),
+    metric(ATTEMPTS_LIVE, Kind::Gauge, Unit::Count, "Live attempts on this host"),
+    metric(ATTEMPTS_ENDED, Kind::Counter, Unit::Count, "Attempts that ended on this host"),
+    metric(LAUNCH_SECONDS, Kind::Histogram, Unit::Seconds, "From a grant to the task's process"),
+    metric(RAFT_LEADING, Kind::Gauge, Unit::Count, "1 while this peer leads"),
     metric(RAFT_TERM, Kind::Gauge, Unit::Count, "The raft term"),
-    metric(
-        RAFT_APPLIED,
-        Kind::Gauge,
-        Unit::Count,
-        "Last log index applied here",
-    ),
-    metric(
-        LEADER_CHANGES,
-        Kind::Counter,
-        Unit::Count,
-        "Changes of the leader seen here",
-    ),
-    metric(
-        PROPOSE_SECONDS,
-        Kind::Histogram,
-        Unit::Seconds,
-        "From a proposal to its outcome",
-    ),
-    metric(
-        LOG_SYNC_SECONDS,
-        Kind::Histogram,
-        Unit::Seconds,
-        "One durable write of the log",
-    ),
-    metric(
-        PLAN_SECONDS,
-        Kind::Histogram,
-        Unit::Seconds,
-        "One planner round",
-    ),
-    metric(
-        PLAN_MOVES,
-        Kind::Counter,
-        Unit::Count,
-        "Moves of plans by result",
-    ),
-    metric(
-        LEASE_RENEWALS,
-        Kind::Counter,
-        Unit::Count,
-        "Lease renewals by result",
-    ),
-    metric(
-        LEASE_REMAINING_SECONDS,
-        Kind::Gauge,
-        Unit::Seconds,
-        "Time until the lease ends",
-    ),
-    metric(
-        GOSSIP_MEMBERS,
-        Kind::Gauge,
-        Unit::Count,
-        "Members seen by gossip",
-    ),
-    metric(
-        API_SECONDS,
-        Kind::Histogram,
-        Unit::Seconds,
-        "Requests of clients",
-    ),
-    metric(
-        DEVICE_BUSY,
-        Kind::Gauge,
-        Unit::Count,
-        "Busy share of a device, 0 to 1",
-    ),
-    metric(
-        DEVICE_MEMORY_USED,
-        Kind::Gauge,
-        Unit::Bytes,
-        "Memory in use on a device",
-    ),
-    metric(
-        DEVICE_TEMPERATURE,
-        Kind::Gauge,
-        Unit::Count,
-        "Temperature of a device in Celsius",
-    ),
-    metric(
-        DEVICE_POWER,
-        Kind::Gauge,
-        Unit::Count,
-        "Power draw of a device in watts",
-    ),
-    metric(
-        PROBES_STUCK,
-        Kind::Gauge,
-        Unit::Count,
-        "Threads that hang in device drivers",
-    ),
-    metric(
-        VIOLATIONS,
-        Kind::Counter,
-        Unit::Count,
-        "Broken laws of the state; must stay 0",
-    ),
+    metric(RAFT_APPLIED, Kind::Gauge, Unit::Count, "Last log index applied here"),
+    metric(LEADER_CHANGES, Kind::Counter, Unit::Count, "Changes of the leader seen here"),
+    metric(PROPOSE_SECONDS, Kind::Histogram, Unit::Seconds, "From a proposal to its outcome"),
+    metric(LOG_SYNC_SECONDS, Kind::Histogram, Unit::Seconds, "One durable write of the log"),
+    metric(PLAN_SECONDS, Kind::Histogram, Unit::Seconds, "One planner round"),
+    metric(PLAN_MOVES, Kind::Counter, Unit::Count, "Moves of plans by result"),
+    metric(LEASE_RENEWALS, Kind::Counter, Unit::Count, "Lease renewals by result"),
+    metric(LEASE_REMAINING_SECONDS, Kind::Gauge, Unit::Seconds, "Time until the lease ends"),
+    metric(GOSSIP_MEMBERS, Kind::Gauge, Unit::Count, "Members seen by gossip"),
+    metric(API_SECONDS, Kind::Histogram, Unit::Seconds, "Requests of clients"),
+    metric(DEVICE_BUSY, Kind::Gauge, Unit::Count, "Busy share of a device, 0 to 1"),
+    metric(DEVICE_MEMORY_USED, Kind::Gauge, Unit::Bytes, "Memory in use on a device"),
+    metric(DEVICE_TEMPERATURE, Kind::Gauge, Unit::Count, "Temperature of a device in Celsius"),
+    metric(DEVICE_POWER, Kind::Gauge, Unit::Count, "Power draw of a device in watts"),
+    metric(PROBES_STUCK, Kind::Gauge, Unit::Count, "Threads that hang in device drivers"),
+    metric(VIOLATIONS, Kind::Counter, Unit::Count, "Broken laws of the state; must stay 0"),
     metric(BUILD_INFO, Kind::Gauge, Unit::Count, "This build; always 1"),
-    metric(
-        crate::http::REQUESTS,
-        Kind::Counter,
-        Unit::Count,
-        "HTTP requests by route and status",
-    ),
+    metric(crate::http::REQUESTS, Kind::Counter, Unit::Count, "HTTP requests by route and status"),
 ];
 
 /// Bounds of all histograms, in seconds: from a fast disk's sync to a lease.
 const BUCKETS_SECONDS: [f64; 16] = [
-    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
-    5.0, 15.0,
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0,
 ];
 /// How often recorded histogram samples are folded; without it they pile up.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
@@ -289,19 +180,46 @@ impl Meters {
     }
 }
 
+/// Sets the gauges of this host's devices.
+pub fn record_devices(devices: &[DeviceFacts], readings: &[DeviceReading]) {
+    let healths = ["healthy", "unknown", "dirty", "lost"];
+    let mut counts = [0u32; 4];
+    for device in devices {
+        let at = match device.health {
+            DeviceHealth::Healthy => 0,
+            DeviceHealth::Unknown { .. } => 1,
+            DeviceHealth::Dirty { .. } => 2,
+            DeviceHealth::Lost { .. } => 3,
+        };
+        counts[at] += 1;
+    }
+    for (health, count) in healths.into_iter().zip(counts) {
+        metrics::gauge!(DEVICES, "health" => health).set(f64::from(count));
+    }
+    // Not told is not zero: NaN shows as a gap, and no old value stands in for it.
+    let set = |name: &'static str, uuid: &DeviceUuid, value: Option<f64>| {
+        metrics::gauge!(name, "uuid" => uuid.0.clone()).set(value.unwrap_or(f64::NAN));
+    };
+    for silent in devices.iter().map(|d| &d.uuid).filter(|uuid| readings.iter().all(|r| r.uuid != **uuid)) {
+        for name in [DEVICE_BUSY, DEVICE_MEMORY_USED, DEVICE_TEMPERATURE, DEVICE_POWER] {
+            set(name, silent, None);
+        }
+    }
+    for DeviceReading { uuid, busy_permille, vram_used_mib, temperature_c, power_mw } in readings {
+        set(DEVICE_BUSY, uuid, busy_permille.map(|permille| f64::from(permille) / 1_000.0));
+        // At most 16 TiB in MiB: exact in a float.
+        set(DEVICE_MEMORY_USED, uuid, vram_used_mib.map(|mib| (mib << 20) as f64));
+        set(DEVICE_TEMPERATURE, uuid, temperature_c.map(f64::from));
+        set(DEVICE_POWER, uuid, power_mw.map(|mw| f64::from(mw) / 1_000.0));
+    }
+}
+
 fn builder() -> Result<PrometheusBuilder, BuildError> {
-    PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS_SECONDS)
+    PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS_SECONDS)
 }
 
 fn describe_all() {
-    for Metric {
-        name,
-        kind,
-        unit,
-        help,
-    } in ALL
-    {
+    for Metric { name, kind, unit, help } in ALL {
         match kind {
             Kind::Counter => describe_counter!(name, unit, help),
             Kind::Gauge => describe_gauge!(name, unit, help),
@@ -323,10 +241,35 @@ mod tests {
         for Metric { name, kind, .. } in ALL {
             assert!(name.starts_with("rota_"), "{name}");
             assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
-            assert!(
-                kind != Kind::Histogram || name.ends_with("_seconds"),
-                "{name} has no buckets"
-            );
+            assert!(kind != Kind::Histogram || name.ends_with("_seconds"), "{name} has no buckets");
+        }
+    }
+
+    #[test]
+    fn what_a_device_does_not_tell_is_no_number() {
+        let (recorder, meters) = Meters::local().expect("fair buckets");
+        let mut host = crate::devices::sim::SimProvider::new("1xH100", "h").expect("fair");
+        let devices = crate::devices::DeviceProvider::discover(&mut host).expect("simulated").devices;
+        let sim = devices[0].uuid.0.clone();
+        let reading = DeviceReading {
+            uuid: DeviceUuid("GPU-a".into()),
+            busy_permille: Some(250),
+            vram_used_mib: Some(2),
+            temperature_c: None,
+            power_mw: Some(71_500),
+        };
+        metrics::with_local_recorder(&recorder, || record_devices(&devices, &[reading]));
+        let text = meters.render();
+        for line in [
+            "rota_device_busy_ratio{uuid=\"GPU-a\"} 0.25",
+            "rota_device_memory_used_bytes{uuid=\"GPU-a\"} 2097152",
+            "rota_device_temperature_celsius{uuid=\"GPU-a\"} NaN",
+            "rota_device_power_watts{uuid=\"GPU-a\"} 71.5",
+            "rota_devices{health=\"lost\"} 0",
+            "rota_devices{health=\"healthy\"} 1",
+            &format!("rota_device_busy_ratio{{uuid=\"{sim}\"}} NaN"),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
     }
 
@@ -338,22 +281,10 @@ mod tests {
             metrics::gauge!(DEVICE_BUSY, "uuid" => "a\"b\nrota_fake 1").set(0.5);
         });
         let text = meters.render();
-        assert!(
-            text.contains("rota_propose_seconds_bucket{result=\"ok\",le=\"0.005\"} 1"),
-            "{text}"
-        );
-        assert!(
-            text.contains("rota_propose_seconds_bucket{result=\"ok\",le=\"0.0025\"} 0"),
-            "{text}"
-        );
-        assert!(
-            text.contains("# TYPE rota_propose_seconds histogram"),
-            "{text}"
-        );
-        assert!(
-            !text.lines().any(|line| line.starts_with("rota_fake")),
-            "{text}"
-        );
+        assert!(text.contains("rota_propose_seconds_bucket{result=\"ok\",le=\"0.005\"} 1"), "{text}");
+        assert!(text.contains("rota_propose_seconds_bucket{result=\"ok\",le=\"0.0025\"} 0"), "{text}");
+        assert!(text.contains("# TYPE rota_propose_seconds histogram"), "{text}");
+        assert!(!text.lines().any(|line| line.starts_with("rota_fake")), "{text}");
         assert!(text.contains("rota_build_info{version="), "{text}");
     }
 }

@@ -33,20 +33,15 @@ impl Notify {
         watchdog_usec: Option<OsString>,
         watchdog_pid: Option<OsString>,
     ) -> Self {
-        let line = socket
-            .filter(|name| !name.is_empty())
-            .and_then(|name| match open(&name) {
-                Ok(line) => Some(line),
-                Err(error) => {
-                    tracing::warn!(socket = ?name, %error, "cannot reach the service manager");
-                    None
-                }
-            });
+        let line = socket.filter(|name| !name.is_empty()).and_then(|name| match open(&name) {
+            Ok(line) => Some(line),
+            Err(error) => {
+                tracing::warn!(socket = ?name, %error, "cannot reach the service manager");
+                None
+            }
+        });
         let watchdog = watchdog(watchdog_usec.as_deref(), watchdog_pid.as_deref());
-        Self {
-            watchdog: watchdog.filter(|_| line.is_some()),
-            line,
-        }
+        Self { watchdog: watchdog.filter(|_| line.is_some()), line }
     }
 
     /// The service is ready for work.
@@ -89,10 +84,7 @@ fn open(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
         [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest)?,
         [b'/', ..] => SocketAddr::from_pathname(name)?,
         _ => {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "neither a path nor an abstract name",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a path nor an abstract name"));
         }
     };
     let socket = UnixDatagram::unbound()?;
@@ -131,25 +123,14 @@ mod tests {
         let name = format!("rota-notify-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).expect("short");
         let by_name = UnixDatagram::bind_addr(&address).expect("bindable");
-        for (manager, socket) in [
-            (by_path, path.into_os_string()),
-            (by_name, format!("@{name}").into()),
-        ] {
+        for (manager, socket) in [(by_path, path.into_os_string()), (by_name, format!("@{name}").into())] {
             let notify = Notify::new(Some(socket), Some("30000000".into()), None);
             notify.ready();
             notify.status("leads\nREADY=0");
             notify.alive();
             notify.stopping();
             let all: Vec<String> = (0..4).map(|_| heard(&manager)).collect();
-            assert_eq!(
-                all,
-                [
-                    "READY=1",
-                    "STATUS=leads READY=0",
-                    "WATCHDOG=1",
-                    "STOPPING=1"
-                ]
-            );
+            assert_eq!(all, ["READY=1", "STATUS=leads READY=0", "WATCHDOG=1", "STOPPING=1"]);
             assert_eq!(notify.alive_every(), Some(Duration::from_secs(15)));
         }
     }
@@ -164,28 +145,18 @@ mod tests {
         }
         let none = Notify::new(None, Some("1000000".into()), None);
         none.ready();
-        assert_eq!(
-            none.alive_every(),
-            None,
-            "without a socket there is nobody to tell"
-        );
+        assert_eq!(none.alive_every(), None, "without a socket there is nobody to tell");
     }
 
     #[test]
     fn an_odd_watchdog_is_none() {
-        let watch =
-            |usec: &str, pid: Option<&str>| watchdog(Some(usec.as_ref()), pid.map(AsRef::as_ref));
+        let watch = |usec: &str, pid: Option<&str>| watchdog(Some(usec.as_ref()), pid.map(AsRef::as_ref));
         let own = std::process::id().to_string();
         assert_eq!(watch("10", None), Some(Duration::from_micros(10)));
         assert_eq!(watch("10", Some(&own)), Some(Duration::from_micros(10)));
-        for (usec, pid) in [
-            ("", None),
-            ("0", None),
-            ("-1", None),
-            ("1s", None),
-            ("10", Some("1")),
-            ("10", Some("")),
-        ] {
+        for (usec, pid) in
+            [("", None), ("0", None), ("-1", None), ("1s", None), ("10", Some("1")), ("10", Some(""))]
+        {
             assert_eq!(watch(usec, pid), None, "{usec:?} {pid:?}");
         }
         assert_eq!(watchdog(None, None), None);

@@ -68,28 +68,18 @@ struct Library {
     handles: Vec<Named>,
 }
 
-static LIBRARY: Mutex<Library> = Mutex::new(Library {
-    started: 0,
-    listed: Vec::new(),
-    handles: Vec::new(),
-});
+static LIBRARY: Mutex<Library> = Mutex::new(Library { started: 0, listed: Vec::new(), handles: Vec::new() });
 
 fn library() -> std::sync::MutexGuard<'static, Library> {
-    LIBRARY
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+    LIBRARY.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn handle_of(named: Named) -> *mut c_void {
     let mut library = library();
-    let at = library
-        .handles
-        .iter()
-        .position(|known| *known == named)
-        .unwrap_or_else(|| {
-            library.handles.push(named);
-            library.handles.len() - 1
-        });
+    let at = library.handles.iter().position(|known| *known == named).unwrap_or_else(|| {
+        library.handles.push(named);
+        library.handles.len() - 1
+    });
     ptr::without_provenance_mut(at + 1)
 }
 
@@ -121,17 +111,10 @@ fn script_path() -> PathBuf {
 /// Finds the card of a handle in the script, as the script now is, and lets the call hang or fail if it says so.
 fn ask(device: *mut c_void, call: &str) -> Result<(Card, Named), u32> {
     let at = device.addr().checked_sub(1).ok_or(code::INVALID_ARGUMENT)?;
-    let named = library()
-        .handles
-        .get(at)
-        .cloned()
-        .ok_or(code::INVALID_ARGUMENT)?;
+    let named = library().handles.get(at).cloned().ok_or(code::INVALID_ARGUMENT)?;
     loop {
         let script = script();
-        let card = script
-            .cards
-            .into_iter()
-            .find(|card| card.uuid == named.card);
+        let card = script.cards.into_iter().find(|card| card.uuid == named.card);
         let card = card.ok_or(code::GPU_IS_LOST)?;
         if card.hangs_in(call) {
             thread::sleep(HANG_LOOK);
@@ -213,10 +196,7 @@ pub extern "C" fn nvmlEventSetFree(_set: *mut c_void) -> c_uint {
 /// # Safety
 /// `version` must be valid for `length` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlSystemGetDriverVersion(
-    version: *mut c_char,
-    length: c_uint,
-) -> c_uint {
+pub unsafe extern "C" fn nvmlSystemGetDriverVersion(version: *mut c_char, length: c_uint) -> c_uint {
     // SAFETY: by this function's contract.
     unsafe { answer_text(version, length, Ok(script().driver.into_bytes())) }
 }
@@ -237,10 +217,7 @@ pub unsafe extern "C" fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> c_uint {
 /// # Safety
 /// `device` must be valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(
-    index: c_uint,
-    device: *mut *mut c_void,
-) -> c_uint {
+pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *mut *mut c_void) -> c_uint {
     let listed = library().listed.get(index as usize).cloned();
     let handle = listed.ok_or(code::INVALID_ARGUMENT).and_then(|card| {
         let handle = handle_of(Named { card, slice: None });
@@ -255,19 +232,11 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(
 /// # Safety
 /// `uuid` must be a C string and `device` valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(
-    uuid: *const c_char,
-    device: *mut *mut c_void,
-) -> c_uint {
+pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut *mut c_void) -> c_uint {
     // SAFETY: by this function's contract.
     let uuid = unsafe { CStr::from_ptr(uuid) }.to_bytes().to_vec();
     let known = library().listed.contains(&uuid);
-    let handle = if known {
-        Ok(uuid)
-    } else {
-        Err(code::NOT_FOUND)
-    }
-    .and_then(|card| {
+    let handle = if known { Ok(uuid) } else { Err(code::NOT_FOUND) }.and_then(|card| {
         let handle = handle_of(Named { card, slice: None });
         ask(handle, "handle").map(|_| handle)
     });
@@ -280,11 +249,7 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(
 /// # Safety
 /// `uuid` must be valid for `length` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetUUID(
-    device: *mut c_void,
-    uuid: *mut c_char,
-    length: c_uint,
-) -> c_uint {
+pub unsafe extern "C" fn nvmlDeviceGetUUID(device: *mut c_void, uuid: *mut c_char, length: c_uint) -> c_uint {
     let text = ask(device, "uuid").map(|(card, named)| named.slice.unwrap_or(card.uuid));
     // SAFETY: by this function's contract.
     unsafe { answer_text(uuid, length, text) }
@@ -295,11 +260,7 @@ pub unsafe extern "C" fn nvmlDeviceGetUUID(
 /// # Safety
 /// `name` must be valid for `length` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetName(
-    device: *mut c_void,
-    name: *mut c_char,
-    length: c_uint,
-) -> c_uint {
+pub unsafe extern "C" fn nvmlDeviceGetName(device: *mut c_void, name: *mut c_char, length: c_uint) -> c_uint {
     // SAFETY: by this function's contract.
     unsafe { answer_text(name, length, ask(device, "name").map(|(card, _)| card.name)) }
 }
@@ -340,29 +301,17 @@ fn fill(place: &mut [c_char], text: &[u8]) {
 /// # Safety
 /// `memory` must be valid for reads and writes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
-    device: *mut c_void,
-    memory: *mut MemoryV2,
-) -> c_uint {
+pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: *mut c_void, memory: *mut MemoryV2) -> c_uint {
     // SAFETY: by this function's contract.
     let version = unsafe { (*memory).version };
     if version != (size_of::<MemoryV2>() as c_uint | 2 << 24) {
         return code::INVALID_ARGUMENT;
     }
     let info = ask(device, "memory").map(|(card, named)| {
-        let slice = card
-            .slices
-            .iter()
-            .find(|(uuid, _)| Some(uuid) == named.slice.as_ref());
+        let slice = card.slices.iter().find(|(uuid, _)| Some(uuid) == named.slice.as_ref());
         let total = slice.map_or(card.total, |(_, bytes)| *bytes);
         let used = card.used;
-        MemoryV2 {
-            version,
-            total,
-            reserved: 0,
-            free: total.saturating_sub(used),
-            used,
-        }
+        MemoryV2 { version, total, reserved: 0, free: total.saturating_sub(used), used }
     });
     // SAFETY: by this function's contract.
     unsafe { answer(memory, info) }
@@ -377,10 +326,7 @@ pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(
     device: *mut c_void,
     utilization: *mut Utilization,
 ) -> c_uint {
-    let rates = ask(device, "utilization").map(|(card, _)| Utilization {
-        gpu: card.busy,
-        memory: 0,
-    });
+    let rates = ask(device, "utilization").map(|(card, _)| Utilization { gpu: card.busy, memory: 0 });
     // SAFETY: by this function's contract.
     unsafe { answer(utilization, rates) }
 }
@@ -396,12 +342,7 @@ pub unsafe extern "C" fn nvmlDeviceGetTemperature(
     celsius: *mut c_uint,
 ) -> c_uint {
     // SAFETY: by this function's contract.
-    unsafe {
-        answer(
-            celsius,
-            ask(device, "temperature").map(|(card, _)| card.temperature),
-        )
-    }
+    unsafe { answer(celsius, ask(device, "temperature").map(|(card, _)| card.temperature)) }
 }
 
 /// The power draw.
@@ -409,10 +350,7 @@ pub unsafe extern "C" fn nvmlDeviceGetTemperature(
 /// # Safety
 /// `milliwatts` must be valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetPowerUsage(
-    device: *mut c_void,
-    milliwatts: *mut c_uint,
-) -> c_uint {
+pub unsafe extern "C" fn nvmlDeviceGetPowerUsage(device: *mut c_void, milliwatts: *mut c_uint) -> c_uint {
     // SAFETY: by this function's contract.
     unsafe { answer(milliwatts, ask(device, "power").map(|(card, _)| card.power)) }
 }
@@ -440,10 +378,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(
 /// # Safety
 /// `count` must be valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(
-    device: *mut c_void,
-    count: *mut c_uint,
-) -> c_uint {
+pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(device: *mut c_void, count: *mut c_uint) -> c_uint {
     // SAFETY: by this function's contract.
     unsafe { answer(count, ask(device, "mig").map(|_| 7)) }
 }
@@ -460,10 +395,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
 ) -> c_uint {
     let handle = ask(device, "mig").and_then(|(card, _)| {
         let (uuid, _) = card.slices.get(index as usize).ok_or(code::NOT_FOUND)?;
-        Ok(handle_of(Named {
-            card: card.uuid.clone(),
-            slice: Some(uuid.clone()),
-        }))
+        Ok(handle_of(Named { card: card.uuid.clone(), slice: Some(uuid.clone()) }))
     });
     // SAFETY: by this function's contract.
     unsafe { answer(slice, handle) }

@@ -19,12 +19,7 @@ pub fn library() -> Result<PathBuf, String> {
     let folders: Vec<&Path> = exe.ancestors().skip(1).take(2).collect();
     folders
         .iter()
-        .flat_map(|folder| {
-            [
-                folder.join("libfake_nvml.so"),
-                folder.join("deps/libfake_nvml.so"),
-            ]
-        })
+        .flat_map(|folder| [folder.join("libfake_nvml.so"), folder.join("deps/libfake_nvml.so")])
         .find(|path| path.is_file())
         .ok_or_else(|| format!("libfake_nvml.so is not in any of {folders:?}"))
 }

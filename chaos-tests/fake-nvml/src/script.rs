@@ -119,19 +119,13 @@ impl Card {
     /// The return code that the script gives a call.
     #[must_use]
     pub fn code_of(&self, call: &str) -> u32 {
-        self.fail
-            .get(call)
-            .or_else(|| self.fail.get("*"))
-            .copied()
-            .unwrap_or(code::SUCCESS)
+        self.fail.get(call).or_else(|| self.fail.get("*")).copied().unwrap_or(code::SUCCESS)
     }
 
     /// Whether the script lets a call hang.
     #[must_use]
     pub fn hangs_in(&self, call: &str) -> bool {
-        self.hang
-            .as_deref()
-            .is_some_and(|hang| hang == call || hang == "*")
+        self.hang.as_deref().is_some_and(|hang| hang == call || hang == "*")
     }
 }
 
@@ -139,11 +133,7 @@ impl Script {
     /// A library that starts, with these cards.
     #[must_use]
     pub fn of(cards: Vec<Card>) -> Self {
-        Self {
-            init: code::SUCCESS,
-            driver: "580.95.05".to_owned(),
-            cards,
-        }
+        Self { init: code::SUCCESS, driver: "580.95.05".to_owned(), cards }
     }
 
     /// Writes the script so that a reader sees the old one or the new one.
@@ -175,10 +165,7 @@ impl Script {
             line("temperature", card.temperature.to_string().as_bytes());
             line("power", card.power.to_string().as_bytes());
             for (uuid, bytes) in &card.slices {
-                line(
-                    "slice",
-                    &[uuid, b" ".as_slice(), bytes.to_string().as_bytes()].concat(),
-                );
+                line("slice", &[uuid, b" ".as_slice(), bytes.to_string().as_bytes()].concat());
             }
             for (call, code) in &card.fail {
                 line(&format!("fail.{call}"), code.to_string().as_bytes());
@@ -200,10 +187,7 @@ impl Script {
             };
             let (key, value) = (String::from_utf8_lossy(&line[..at]), &line[at + 1..]);
             match (key.as_ref(), script.cards.last_mut()) {
-                ("card", _) => script.cards.push(Card {
-                    uuid: value.to_vec(),
-                    ..Card::default()
-                }),
+                ("card", _) => script.cards.push(Card { uuid: value.to_vec(), ..Card::default() }),
                 ("init", None) => script.init = small(value),
                 ("driver", None) => script.driver = String::from_utf8_lossy(value).into_owned(),
                 (key, Some(card)) => card.set(key, value),
@@ -226,10 +210,7 @@ impl Card {
             "power" => self.power = small(value),
             "slice" => {
                 let at = value.iter().position(|b| *b == b' ').unwrap_or(value.len());
-                self.slices.push((
-                    value[..at].to_vec(),
-                    number(&value[(at + 1).min(value.len())..]),
-                ));
+                self.slices.push((value[..at].to_vec(), number(&value[(at + 1).min(value.len())..])));
             }
             "hang" => self.hang = Some(String::from_utf8_lossy(value).into_owned()),
             other => {
@@ -242,10 +223,7 @@ impl Card {
 }
 
 fn number(value: &[u8]) -> u64 {
-    std::str::from_utf8(value)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(0)
+    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 fn small(value: &[u8]) -> u32 {

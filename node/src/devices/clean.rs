@@ -21,9 +21,7 @@ pub fn text(raw: &str) -> Option<String> {
         kept.pop();
     }
     let kept = kept.trim();
-    let says_none = ["n/a", "[n/a]", "unknown", "none"]
-        .iter()
-        .any(|word| kept.eq_ignore_ascii_case(word));
+    let says_none = ["n/a", "[n/a]", "unknown", "none"].iter().any(|word| kept.eq_ignore_ascii_case(word));
     (!kept.is_empty() && !says_none).then(|| kept.to_owned())
 }
 
@@ -54,26 +52,19 @@ pub fn vram_used_mib(bytes: u64, total_bytes: u64) -> Option<u64> {
 /// A share from percent, in permille.
 #[must_use]
 pub fn permille(percent: u32) -> Option<u16> {
-    u16::try_from(percent)
-        .ok()
-        .filter(|p| *p <= 100)
-        .map(|p| p * 10)
+    u16::try_from(percent).ok().filter(|p| *p <= 100).map(|p| p * 10)
 }
 
 /// A temperature, in degrees Celsius.
 #[must_use]
 pub fn temperature_c(degrees: u32) -> Option<u16> {
-    (1..=TEMPERATURE_C_MAX)
-        .contains(&degrees)
-        .then(|| u16::try_from(degrees).ok())?
+    (1..=TEMPERATURE_C_MAX).contains(&degrees).then(|| u16::try_from(degrees).ok())?
 }
 
 /// A power draw, in mW.
 #[must_use]
 pub fn power_mw(milliwatts: u32) -> Option<u32> {
-    (1..=POWER_MW_MAX)
-        .contains(&milliwatts)
-        .then_some(milliwatts)
+    (1..=POWER_MW_MAX).contains(&milliwatts).then_some(milliwatts)
 }
 
 #[cfg(test)]
@@ -89,11 +80,7 @@ mod tests {
         assert_eq!(vram_mib(u64::MAX), None);
         assert_eq!(vram_mib(80 << 30), Some(80 << 10));
         assert_eq!(vram_used_mib(u64::MAX, 80 << 30), None);
-        assert_eq!(
-            vram_used_mib(1, 80 << 30),
-            Some(1),
-            "one byte in use is not zero in use"
-        );
+        assert_eq!(vram_used_mib(1, 80 << 30), Some(1), "one byte in use is not zero in use");
         assert_eq!(permille(u32::MAX), None);
         assert_eq!(permille(100), Some(1_000));
         assert_eq!(temperature_c(u32::MAX), None);

@@ -14,30 +14,21 @@ const RESERVE_MIB_MAX: u64 = 8 << 10;
 /// A limit of this many MiB (1 EiB) or more is cgroup v1's way to say that there is none.
 const LIMIT_MIB_MAX: u64 = 1 << 40;
 /// Where memory limits of a container show when the whole agent runs inside one: cgroup v2, then v1.
-const CGROUP_LIMITS: [&str; 2] = [
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-];
+const CGROUP_LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 
 /// CPU that this process may use, in thousandths of a core; one core when that cannot be told.
 #[must_use]
 pub fn cpus_milli() -> u32 {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    u32::try_from(cores)
-        .unwrap_or(u32::MAX / 1_000)
-        .saturating_mul(1_000)
+    u32::try_from(cores).unwrap_or(u32::MAX / 1_000).saturating_mul(1_000)
 }
 
 /// Memory to offer, in MiB: what the kernel (or the container) has, less the reserve. Zero when it cannot be told,
 /// which offers nothing.
 #[must_use]
 pub fn mem_mib() -> u64 {
-    let total = fs::read_to_string("/proc/meminfo")
-        .ok()
-        .and_then(|text| mem_total_mib(&text));
-    let limit = CGROUP_LIMITS
-        .iter()
-        .find_map(|path| cgroup_limit_mib(Path::new(path)));
+    let total = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_total_mib(&text));
+    let limit = CGROUP_LIMITS.iter().find_map(|path| cgroup_limit_mib(Path::new(path)));
     match (total, limit) {
         (Some(total), Some(limit)) => offer_mib(total.min(limit)),
         (Some(total), None) => offer_mib(total),
@@ -48,26 +39,17 @@ pub fn mem_mib() -> u64 {
 /// The kernel's boot id; `None` where `/proc` does not show it.
 #[must_use]
 pub fn boot_id() -> Option<BootId> {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().parse().ok()
 }
 
 /// Load average of the last minute, in thousandths; zero when it cannot be told.
 #[must_use]
 pub fn load_milli() -> u32 {
-    fs::read_to_string("/proc/loadavg")
-        .ok()
-        .and_then(|text| parse_load_milli(&text))
-        .unwrap_or(0)
+    fs::read_to_string("/proc/loadavg").ok().and_then(|text| parse_load_milli(&text)).unwrap_or(0)
 }
 
 fn mem_total_mib(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib >> 10)
 }
@@ -108,16 +90,8 @@ mod tests {
     #[test]
     fn the_reserve_has_bounds() {
         assert_eq!(offer_mib(16 << 10), 15 << 10);
-        assert_eq!(
-            offer_mib(2 << 20),
-            (2 << 20) - (8 << 10),
-            "never more than 8 GiB"
-        );
-        assert_eq!(
-            offer_mib(4 << 10),
-            (4 << 10) - 512,
-            "never less than 512 MiB"
-        );
+        assert_eq!(offer_mib(2 << 20), (2 << 20) - (8 << 10), "never more than 8 GiB");
+        assert_eq!(offer_mib(4 << 10), (4 << 10) - 512, "never less than 512 MiB");
         assert_eq!(offer_mib(600), 300, "never more than half");
         assert_eq!(offer_mib(0), 0);
     }
@@ -126,12 +100,9 @@ mod tests {
     fn a_container_limit_counts_and_the_word_max_does_not() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("memory.max");
-        for (text, limit) in [
-            ("max\n", None),
-            ("1073741824\n", Some(1_024)),
-            ("9223372036854771712\n", None),
-            ("", None),
-        ] {
+        for (text, limit) in
+            [("max\n", None), ("1073741824\n", Some(1_024)), ("9223372036854771712\n", None), ("", None)]
+        {
             fs::write(&path, text).expect("writable");
             assert_eq!(cgroup_limit_mib(&path), limit, "{text:?}");
         }

@@ -32,14 +32,11 @@ impl Inventory {
     /// When the description of simulated devices cannot be read. A host without driver or card is no error.
     pub fn new(config: &DeviceConfig) -> Result<Self, SimError> {
         let probe = match &config.sim_gpus {
-            Some(description) => {
-                Probe::direct(Box::new(SimProvider::new(description, &config.host_name)?))
-            }
+            Some(description) => Probe::direct(Box::new(SimProvider::new(description, &config.host_name)?)),
             None => {
                 let library = super::nvml::library_path(config.nvml_library.as_deref());
-                let make = move || -> Box<dyn DeviceProvider> {
-                    Box::new(NvmlProvider::new(library.clone()))
-                };
+                let make =
+                    move || -> Box<dyn DeviceProvider> { Box::new(NvmlProvider::new(library.clone())) };
                 Probe::guarded("nvml", PROBE_DEADLINE, Box::new(make))
             }
         };
@@ -99,10 +96,7 @@ impl Inventory {
             ));
         }
         let devices = devices.into_values().take(HOST_DEVICES_MAX).collect();
-        HostFacts {
-            devices,
-            ..self.base.clone()
-        }
+        HostFacts { devices, ..self.base.clone() }
     }
 
     /// Live readings of all devices, by UUID. Does not block the thread.
@@ -181,18 +175,12 @@ impl Known {
 
 impl Card {
     fn new(facts: DeviceFacts) -> Self {
-        let probation = if matches!(facts.health, DeviceHealth::Lost { .. }) {
-            PROBATION_LOOKS
-        } else {
-            0
-        };
+        let probation = if matches!(facts.health, DeviceHealth::Lost { .. }) { PROBATION_LOOKS } else { 0 };
         Self { facts, probation }
     }
 
     fn lose(&mut self, reason: &str) {
-        self.facts.health = DeviceHealth::Lost {
-            reason: reason.to_owned(),
-        };
+        self.facts.health = DeviceHealth::Lost { reason: reason.to_owned() };
         self.facts.index = None;
         self.probation = PROBATION_LOOKS;
     }
@@ -209,11 +197,7 @@ impl Card {
             }
         }
         // A call that fails for a moment takes no lasting fact away: a card does not lose its memory size.
-        let (model, vram_mib, numa) = (
-            self.facts.model.clone(),
-            self.facts.vram_mib,
-            self.facts.numa,
-        );
+        let (model, vram_mib, numa) = (self.facts.model.clone(), self.facts.vram_mib, self.facts.numa);
         self.facts = facts;
         if self.facts.model.is_empty() {
             self.facts.model = model;
@@ -258,14 +242,8 @@ mod tests {
     }
 
     fn look(known: &mut Known, uuids: &[&str]) -> Vec<(String, String)> {
-        let devices = (0..)
-            .zip(uuids)
-            .map(|(index, uuid)| card(uuid, index))
-            .collect();
-        known.merge(Ok(Found {
-            devices,
-            notes: Vec::new(),
-        }));
+        let devices = (0..).zip(uuids).map(|(index, uuid)| card(uuid, index)).collect();
+        known.merge(Ok(Found { devices, notes: Vec::new() }));
         shown(known)
     }
 
@@ -285,10 +263,7 @@ mod tests {
     }
 
     fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
-        expected
-            .iter()
-            .map(|(a, b)| ((*a).into(), (*b).into()))
-            .collect()
+        expected.iter().map(|(a, b)| ((*a).into(), (*b).into())).collect()
     }
 
     #[test]
@@ -296,20 +271,14 @@ mod tests {
         let mut known = Known::default();
         look(&mut known, &["A", "B"]);
         let after = look(&mut known, &["B", "A"]);
-        assert_eq!(
-            after,
-            pairs(&[("A", "healthy at Some(1)"), ("B", "healthy at Some(0)")])
-        );
+        assert_eq!(after, pairs(&[("A", "healthy at Some(1)"), ("B", "healthy at Some(0)")]));
     }
 
     #[test]
     fn a_late_card_is_offered_at_once() {
         let mut known = Known::default();
         assert!(look(&mut known, &[]).is_empty());
-        assert_eq!(
-            look(&mut known, &["A"]),
-            pairs(&[("A", "healthy at Some(0)")])
-        );
+        assert_eq!(look(&mut known, &["A"]), pairs(&[("A", "healthy at Some(0)")]));
     }
 
     #[test]
@@ -320,11 +289,7 @@ mod tests {
         assert_eq!(gone, pairs(&[("A", "lost"), ("B", "healthy at Some(0)")]));
         for good_looks in 1..=PROBATION_LOOKS {
             let back = look(&mut known, &["A", "B"]);
-            let expected = if good_looks < PROBATION_LOOKS {
-                "unknown"
-            } else {
-                "healthy at Some(0)"
-            };
+            let expected = if good_looks < PROBATION_LOOKS { "unknown" } else { "healthy at Some(0)" };
             assert_eq!(back, pairs(&[("A", expected), ("B", "healthy at Some(1)")]));
         }
     }
@@ -345,10 +310,7 @@ mod tests {
         look(&mut known, &["A"]);
         known.merge(Err(DeviceError::Deadline { deadline_ms: 2_000 }));
         assert_eq!(shown(&known), pairs(&[("A", "unknown")]));
-        assert_eq!(
-            look(&mut known, &["A"]),
-            pairs(&[("A", "healthy at Some(0)")])
-        );
+        assert_eq!(look(&mut known, &["A"]), pairs(&[("A", "healthy at Some(0)")]));
     }
 
     #[test]
@@ -370,20 +332,10 @@ mod tests {
     fn a_failed_call_takes_no_lasting_fact_away() {
         let mut known = Known::default();
         look(&mut known, &["A"]);
-        let poor = DeviceFacts {
-            vram_mib: None,
-            model: String::new(),
-            ..card("A", 0)
-        };
-        known.merge(Ok(Found {
-            devices: vec![poor],
-            notes: Vec::new(),
-        }));
+        let poor = DeviceFacts { vram_mib: None, model: String::new(), ..card("A", 0) };
+        known.merge(Ok(Found { devices: vec![poor], notes: Vec::new() }));
         let facts = known.devices().next().expect("one card");
-        assert_eq!(
-            (facts.vram_mib, facts.model.as_str()),
-            (Some(80 << 10), "H100")
-        );
+        assert_eq!((facts.vram_mib, facts.model.as_str()), (Some(80 << 10), "H100"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -399,16 +351,9 @@ mod tests {
         let mut inventory = Inventory::new(&config).expect("fair");
         assert_eq!(inventory.boot(), BootId(7));
         let facts = inventory.refresh().await;
-        assert_eq!(
-            (facts.cpus_milli, facts.mem_mib, facts.devices.len()),
-            (64_000, 1 << 20, 8)
-        );
+        assert_eq!((facts.cpus_milli, facts.mem_mib, facts.devices.len()), (64_000, 1 << 20, 8));
         assert!(facts.devices.iter().all(|d| d.health.is_healthy()));
-        assert_eq!(
-            facts,
-            inventory.refresh().await,
-            "an unchanged host has unchanged facts"
-        );
+        assert_eq!(facts, inventory.refresh().await, "an unchanged host has unchanged facts");
         assert_eq!(inventory.readings().await.len(), 8);
     }
 }

@@ -51,20 +51,11 @@ pub fn inspect(library: &OsStr) -> Result<Option<LibraryFacts>, DeviceError> {
     let Some(nvml) = start(library)? else {
         return Ok(None);
     };
-    let count = nvml
-        .device_count()
-        .map_err(|error| failed("nvmlDeviceGetCount", &error));
-    let driver = nvml
-        .sys_driver_version()
-        .ok()
-        .and_then(|version| clean::text(&version));
+    let count = nvml.device_count().map_err(|error| failed("nvmlDeviceGetCount", &error));
+    let driver = nvml.sys_driver_version().ok().and_then(|version| clean::text(&version));
     let file = loaded_file(library);
     retire(nvml);
-    Ok(Some(LibraryFacts {
-        file,
-        driver,
-        cards: count?,
-    }))
+    Ok(Some(LibraryFacts { file, driver, cards: count? }))
 }
 
 /// Cards of one NVML library.
@@ -78,11 +69,7 @@ impl NvmlProvider {
     /// Does not touch the library yet.
     #[must_use]
     pub fn new(library: OsString) -> Self {
-        Self {
-            library,
-            nvml: None,
-            looks: 0,
-        }
+        Self { library, nvml: None, looks: 0 }
     }
 }
 
@@ -113,10 +100,7 @@ impl DeviceProvider for NvmlProvider {
                 Some(nvml) => nvml,
                 None => {
                     let note = format!("nvml: no library {}", self.library.to_string_lossy());
-                    return Ok(Found {
-                        devices: Vec::new(),
-                        notes: vec![note],
-                    });
+                    return Ok(Found { devices: Vec::new(), notes: vec![note] });
                 }
             },
         };
@@ -190,10 +174,7 @@ fn loaded_file(library: &OsStr) -> Option<String> {
     maps.lines()
         .filter_map(|line| line.find('/').map(|at| &line[at..]))
         .find(|path| {
-            Path::new(path)
-                .file_name()
-                .and_then(OsStr::to_str)
-                .is_some_and(|file| file.starts_with(stem))
+            Path::new(path).file_name().and_then(OsStr::to_str).is_some_and(|file| file.starts_with(stem))
         })
         .map(str::to_owned)
 }
@@ -206,17 +187,13 @@ fn retire(nvml: Nvml) {
 }
 
 fn cards(nvml: &Nvml) -> Result<Found, DeviceError> {
-    let count = nvml
-        .device_count()
-        .map_err(|error| failed("nvmlDeviceGetCount", &error))?;
+    let count = nvml.device_count().map_err(|error| failed("nvmlDeviceGetCount", &error))?;
     let mut found = Found::default();
     for index in 0..count {
         // A card that fell off the bus has no UUID to ask; the inventory misses it by name.
         match nvml.device_by_index(index) {
             Ok(device) => card(&device, index, &mut found),
-            Err(error) => found
-                .notes
-                .push(format!("nvml: card {index} does not open: {error}")),
+            Err(error) => found.notes.push(format!("nvml: card {index} does not open: {error}")),
         }
     }
     found.devices.sort_by(|a, b| a.uuid.cmp(&b.uuid));
@@ -232,27 +209,16 @@ fn card(device: &Device<'_>, index: u32, found: &mut Found) {
         },
         Some(slices) => {
             if slices.is_empty() {
-                found.notes.push(format!(
-                    "nvml: card {index} is in MIG mode and has no slices"
-                ));
+                found.notes.push(format!("nvml: card {index} is in MIG mode and has no slices"));
             }
-            let bus = device
-                .pci_info()
-                .ok()
-                .and_then(|pci| clean::text(&pci.bus_id));
+            let bus = device.pci_info().ok().and_then(|pci| clean::text(&pci.bus_id));
             for slice in slices {
                 match facts(&slice, DeviceKind::Mig, None) {
                     Ok(facts) => {
                         let numa = bus.as_deref().and_then(numa_node);
-                        found.devices.push(DeviceFacts {
-                            bus: bus.clone(),
-                            numa,
-                            ..facts
-                        });
+                        found.devices.push(DeviceFacts { bus: bus.clone(), numa, ..facts });
                     }
-                    Err(error) => found
-                        .notes
-                        .push(format!("nvml: a slice of card {index} {error}")),
+                    Err(error) => found.notes.push(format!("nvml: a slice of card {index} {error}")),
                 }
             }
         }
@@ -265,28 +231,18 @@ fn slices<'nvml>(device: &Device<'nvml>) -> Option<Vec<Device<'nvml>>> {
         return None;
     }
     let most = device.mig_device_count().unwrap_or(0);
-    Some(
-        (0..most)
-            .filter_map(|index| device.mig_device_by_index(index).ok())
-            .collect(),
-    )
+    Some((0..most).filter_map(|index| device.mig_device_by_index(index).ok()).collect())
 }
 
 fn facts(device: &Device<'_>, kind: DeviceKind, index: Option<u32>) -> Result<DeviceFacts, String> {
-    let raw = device
-        .uuid()
-        .map_err(|error| format!("has no uuid: {error}"))?;
+    let raw = device.uuid().map_err(|error| format!("has no uuid: {error}"))?;
     let uuid = clean::uuid(&raw).ok_or("has a uuid that cannot be a name")?;
     let mut health = DeviceHealth::Healthy;
     let model = told(device.name(), "name", &mut health).and_then(|name| clean::text(&name));
     let memory = told(device.memory_info(), "memory", &mut health);
     let bus = told(device.pci_info(), "bus", &mut health).and_then(|pci| clean::text(&pci.bus_id));
     // Asked because it touches the hardware: names and sizes of a card that fell off the bus may still be cached.
-    told(
-        device.temperature(TemperatureSensor::Gpu),
-        "temperature",
-        &mut health,
-    );
+    told(device.temperature(TemperatureSensor::Gpu), "temperature", &mut health);
     Ok(DeviceFacts {
         uuid: DeviceUuid(uuid),
         kind,
@@ -347,15 +303,9 @@ fn reading(device: &Device<'_>) -> Option<DeviceReading> {
     let memory = device.memory_info().ok();
     Some(DeviceReading {
         uuid: DeviceUuid(uuid),
-        busy_permille: device
-            .utilization_rates()
-            .ok()
-            .and_then(|busy| clean::permille(busy.gpu)),
+        busy_permille: device.utilization_rates().ok().and_then(|busy| clean::permille(busy.gpu)),
         vram_used_mib: memory.and_then(|m| clean::vram_used_mib(m.used, m.total)),
-        temperature_c: device
-            .temperature(TemperatureSensor::Gpu)
-            .ok()
-            .and_then(clean::temperature_c),
+        temperature_c: device.temperature(TemperatureSensor::Gpu).ok().and_then(clean::temperature_c),
         power_mw: device.power_usage().ok().and_then(clean::power_mw),
     })
 }
@@ -370,17 +320,12 @@ fn numa_node(bus: &str) -> Option<u32> {
 fn sysfs_bus(bus: &str) -> Option<String> {
     let (domain, rest) = bus.split_once(':')?;
     let domain = u32::from_str_radix(domain, 16).ok()?;
-    let fair = rest
-        .bytes()
-        .all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.'));
+    let fair = rest.bytes().all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.'));
     fair.then(|| format!("{domain:04x}:{}", rest.to_ascii_lowercase()))
 }
 
 fn failed(call: &'static str, error: &NvmlError) -> DeviceError {
-    DeviceError::Call {
-        call,
-        cause: error.to_string(),
-    }
+    DeviceError::Call { call, cause: error.to_string() }
 }
 
 #[cfg(test)]
@@ -390,13 +335,8 @@ mod tests {
 
     #[test]
     fn a_host_without_the_library_has_no_devices_and_says_so() {
-        for absent in [
-            "libnvidia-ml-not-here.so.1",
-            "/nonexistent/libnvidia-ml.so.1",
-        ] {
-            let found = NvmlProvider::new(absent.into())
-                .discover()
-                .expect("not an error");
+        for absent in ["libnvidia-ml-not-here.so.1", "/nonexistent/libnvidia-ml.so.1"] {
+            let found = NvmlProvider::new(absent.into()).discover().expect("not an error");
             assert!(found.devices.is_empty());
             assert!(found.notes[0].contains(absent), "{:?}", found.notes);
             assert_eq!(inspect(absent.as_ref()), Ok(None));
@@ -408,13 +348,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("libnvidia-ml.so.1");
         fs::write(&path, "not an object file").expect("writable");
-        let error = NvmlProvider::new(path.clone().into())
-            .discover()
-            .expect_err("broken driver");
-        assert!(
-            error.to_string().contains(&path.display().to_string()),
-            "{error}"
-        );
+        let error = NvmlProvider::new(path.clone().into()).discover().expect_err("broken driver");
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
     }
 
     #[test]
@@ -428,9 +363,6 @@ mod tests {
 
     #[test]
     fn a_configured_library_wins() {
-        assert_eq!(
-            library_path(Some(Path::new("/opt/lib.so"))),
-            OsString::from("/opt/lib.so")
-        );
+        assert_eq!(library_path(Some(Path::new("/opt/lib.so"))), OsString::from("/opt/lib.so"));
     }
 }

@@ -37,26 +37,14 @@ impl Probe {
     /// A provider that only computes.
     #[must_use]
     pub fn direct(provider: Box<dyn DeviceProvider>) -> Self {
-        Self {
-            name: provider.name().to_owned(),
-            way: Way::Direct(provider),
-        }
+        Self { name: provider.name().to_owned(), way: Way::Direct(provider) }
     }
 
     /// A provider that may hang. Uses real time whatever the runtime's clock says of itself.
     #[must_use]
     pub fn guarded(name: &str, deadline: Duration, make: Make) -> Self {
-        let guarded = Guarded {
-            name: name.to_owned(),
-            deadline,
-            make,
-            worker: None,
-            stuck: Vec::new(),
-        };
-        Self {
-            name: name.to_owned(),
-            way: Way::Guarded(guarded),
-        }
+        let guarded = Guarded { name: name.to_owned(), deadline, make, worker: None, stuck: Vec::new() };
+        Self { name: name.to_owned(), way: Way::Guarded(guarded) }
     }
 
     /// The provider's short name.
@@ -112,19 +100,12 @@ struct Worker {
 }
 
 impl Guarded {
-    async fn ask<T>(
-        &mut self,
-        order: impl FnOnce(oneshot::Sender<T>) -> Order,
-    ) -> Result<T, DeviceError> {
+    async fn ask<T>(&mut self, order: impl FnOnce(oneshot::Sender<T>) -> Order) -> Result<T, DeviceError> {
         let worker = self.ready_worker()?;
         let (answer, answered) = oneshot::channel();
         // A full queue means that an earlier caller went away while the thread hangs: same as no answer.
         let queued = worker.orders.try_send(order(answer)).is_ok();
-        let verdict = if queued {
-            within(self.deadline, answered).await
-        } else {
-            Err(Silence::Deadline)
-        };
+        let verdict = if queued { within(self.deadline, answered).await } else { Err(Silence::Deadline) };
         match verdict {
             Ok(found) => Ok(found),
             Err(Silence::Died) => {
@@ -133,8 +114,7 @@ impl Guarded {
             }
             Err(Silence::Deadline) => {
                 // Dropping the sender lets the thread end by itself, should the driver ever let go of it.
-                self.stuck
-                    .extend(self.worker.take().map(|worker| worker.thread));
+                self.stuck.extend(self.worker.take().map(|worker| worker.thread));
                 let deadline_ms = u64::try_from(self.deadline.as_millis()).unwrap_or(u64::MAX);
                 Err(DeviceError::Deadline { deadline_ms })
             }
@@ -147,10 +127,7 @@ impl Guarded {
     }
 
     fn ready_worker(&mut self) -> Result<&Worker, DeviceError> {
-        let dead = self
-            .worker
-            .as_ref()
-            .is_some_and(|worker| worker.thread.is_finished());
+        let dead = self.worker.as_ref().is_some_and(|worker| worker.thread.is_finished());
         if dead {
             self.worker = None;
         }
@@ -241,10 +218,7 @@ mod tests {
         let closed = Arc::clone(closed);
         let make = move || -> Box<dyn DeviceProvider> {
             let inner = SimProvider::new("2xH100", "h").expect("fair");
-            Box::new(Gated {
-                closed: Arc::clone(&closed),
-                inner,
-            })
+            Box::new(Gated { closed: Arc::clone(&closed), inner })
         };
         Probe::guarded("gated", deadline, Box::new(make))
     }
@@ -255,16 +229,10 @@ mod tests {
         let mut probe = gated(&closed, Duration::from_millis(20));
         closed.store(true, Ordering::SeqCst);
         for _ in 0..STUCK_MAX {
-            assert_eq!(
-                probe.discover().await,
-                Err(DeviceError::Deadline { deadline_ms: 20 })
-            );
+            assert_eq!(probe.discover().await, Err(DeviceError::Deadline { deadline_ms: 20 }));
         }
         for _ in 0..10 {
-            assert_eq!(
-                probe.discover().await,
-                Err(DeviceError::Stuck { stuck: STUCK_MAX })
-            );
+            assert_eq!(probe.discover().await, Err(DeviceError::Stuck { stuck: STUCK_MAX }));
             assert!(probe.read().await.is_empty());
         }
         closed.store(false, Ordering::SeqCst);
@@ -311,9 +279,6 @@ mod tests {
         let gone = tokio::time::timeout(Duration::from_millis(5), probe.discover()).await;
         assert!(gone.is_err(), "the caller gave up first");
         closed.store(false, Ordering::SeqCst);
-        assert_eq!(
-            probe.discover().await.expect("answers again").devices.len(),
-            2
-        );
+        assert_eq!(probe.discover().await.expect("answers again").devices.len(), 2);
     }
 }

@@ -66,11 +66,7 @@ impl SimProvider {
     pub fn new(description: &str, host_name: &str) -> Result<Self, SimError> {
         let mut devices = Vec::new();
         let (mut gpus, mut fpgas) = (0u32, 0u32);
-        for part in description
-            .split(',')
-            .map(str::trim)
-            .filter(|part| !part.is_empty())
-        {
+        for part in description.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let group = Group::parse(part)?;
             let count = devices.len() as u64 + u64::from(group.count);
             if count > HOST_DEVICES_MAX as u64 {
@@ -96,18 +92,12 @@ impl DeviceProvider for SimProvider {
     }
 
     fn discover(&mut self) -> Result<Found, DeviceError> {
-        Ok(Found {
-            devices: self.devices.clone(),
-            notes: Vec::new(),
-        })
+        Ok(Found { devices: self.devices.clone(), notes: Vec::new() })
     }
 
     fn read(&mut self) -> Vec<DeviceReading> {
         self.reads = self.reads.wrapping_add(1);
-        self.devices
-            .iter()
-            .map(|device| reading(device, self.reads))
-            .collect()
+        self.devices.iter().map(|device| reading(device, self.reads)).collect()
     }
 }
 
@@ -121,9 +111,7 @@ struct Group {
 
 impl Group {
     fn parse(part: &str) -> Result<Self, SimError> {
-        let form = || SimError::Form {
-            part: part.to_owned(),
-        };
+        let form = || SimError::Form { part: part.to_owned() };
         let (count, rest) = part.split_once(['x', 'X']).ok_or_else(form)?;
         let count: u32 = count.trim().parse().map_err(|_| form())?;
         let (model, size) = match rest.split_once(':') {
@@ -136,30 +124,17 @@ impl Group {
         }
         let vram_mib = match size {
             None => known_vram_mib(model),
-            Some(size) => Some(size_mib(size).ok_or_else(|| SimError::Size {
-                size: size.to_owned(),
-                part: part.to_owned(),
-            })?),
+            Some(size) => Some(
+                size_mib(size)
+                    .ok_or_else(|| SimError::Size { size: size.to_owned(), part: part.to_owned() })?,
+            ),
         };
-        let kind = if model.eq_ignore_ascii_case("fpga") {
-            DeviceKind::Fpga
-        } else {
-            DeviceKind::Gpu
-        };
-        Ok(Self {
-            count,
-            kind,
-            model: model.to_owned(),
-            vram_mib,
-        })
+        let kind = if model.eq_ignore_ascii_case("fpga") { DeviceKind::Fpga } else { DeviceKind::Gpu };
+        Ok(Self { count, kind, model: model.to_owned(), vram_mib })
     }
 
     fn device(&self, host_name: &str, ordinal: u32) -> DeviceFacts {
-        let prefix = if self.kind == DeviceKind::Fpga {
-            "FPGA"
-        } else {
-            "GPU"
-        };
+        let prefix = if self.kind == DeviceKind::Fpga { "FPGA" } else { "GPU" };
         let name = fnv1a(host_name.as_bytes());
         DeviceFacts {
             uuid: DeviceUuid(format!(
@@ -194,10 +169,7 @@ fn reading(device: &DeviceFacts, reads: u64) -> DeviceReading {
 }
 
 fn known_vram_mib(model: &str) -> Option<u64> {
-    KNOWN_VRAM_MIB
-        .iter()
-        .find(|(name, _)| model.eq_ignore_ascii_case(name))
-        .map(|(_, vram_mib)| *vram_mib)
+    KNOWN_VRAM_MIB.iter().find(|(name, _)| model.eq_ignore_ascii_case(name)).map(|(_, vram_mib)| *vram_mib)
 }
 
 fn size_mib(text: &str) -> Option<u64> {
@@ -227,10 +199,7 @@ mod tests {
 
     fn devices(description: &str, host: &str) -> Vec<DeviceFacts> {
         let mut provider = SimProvider::new(description, host).expect("a fair description");
-        provider
-            .discover()
-            .expect("simulated devices always answer")
-            .devices
+        provider.discover().expect("simulated devices always answer").devices
     }
 
     #[test]
@@ -239,28 +208,15 @@ mod tests {
         assert_eq!(all.len(), 5);
         assert!(all.is_sorted_by(|a, b| a.uuid < b.uuid));
         assert_eq!(all.iter().filter(|d| d.kind == DeviceKind::Fpga).count(), 1);
-        let gpu = all
-            .iter()
-            .find(|d| d.kind == DeviceKind::Gpu)
-            .expect("four of them");
-        assert_eq!(
-            (gpu.model.as_str(), gpu.vram_mib),
-            ("A100 (simulated)", Some(40 << 10))
-        );
+        let gpu = all.iter().find(|d| d.kind == DeviceKind::Gpu).expect("four of them");
+        assert_eq!((gpu.model.as_str(), gpu.vram_mib), ("A100 (simulated)", Some(40 << 10)));
     }
 
     #[test]
     fn uuids_are_stable_and_differ_between_hosts() {
-        assert_eq!(
-            devices("8xH100", "h1"),
-            devices("8xH100:80GiB", "h1"),
-            "80 GiB is what an H100 has"
-        );
-        let both: BTreeSet<_> = devices("8xH100", "h1")
-            .into_iter()
-            .chain(devices("8xH100", "h2"))
-            .map(|d| d.uuid)
-            .collect();
+        assert_eq!(devices("8xH100", "h1"), devices("8xH100:80GiB", "h1"), "80 GiB is what an H100 has");
+        let both: BTreeSet<_> =
+            devices("8xH100", "h1").into_iter().chain(devices("8xH100", "h2")).map(|d| d.uuid).collect();
         assert_eq!(both.len(), 16);
         let grown = devices("8xH100,2xL4", "h1");
         for old in devices("8xH100", "h1") {
@@ -278,26 +234,13 @@ mod tests {
     fn odd_descriptions_are_refused_by_name() {
         for bad in ["H100", "x", "8x", "-1xH100", "8xH1\n00", "1.5xH100"] {
             let refused = SimProvider::new(bad, "h").expect_err(bad);
-            assert!(
-                matches!(refused, SimError::Form { .. }),
-                "{bad:?}: {refused}"
-            );
+            assert!(matches!(refused, SimError::Form { .. }), "{bad:?}: {refused}");
         }
-        for bad in [
-            "1xH100:",
-            "1xH100:80",
-            "1xH100:80GB",
-            "1xH100:0GiB",
-            "1xH100:99999999999TiB",
-        ] {
+        for bad in ["1xH100:", "1xH100:80", "1xH100:80GB", "1xH100:0GiB", "1xH100:99999999999TiB"] {
             let refused = SimProvider::new(bad, "h").expect_err(bad);
-            assert!(
-                matches!(refused, SimError::Size { .. }),
-                "{bad:?}: {refused}"
-            );
+            assert!(matches!(refused, SimError::Size { .. }), "{bad:?}: {refused}");
         }
-        let many =
-            SimProvider::new("100xH100,100xH100", "h").expect_err("more than a host may have");
+        let many = SimProvider::new("100xH100,100xH100", "h").expect_err("more than a host may have");
         assert_eq!(many, SimError::TooMany { count: 200 });
         assert!(SimProvider::new("4294967295xH100", "h").is_err());
     }

@@ -40,11 +40,7 @@ fn directory(data_dir: &Path) -> DoctorRow {
     let meta = match fs::metadata(data_dir) {
         Ok(meta) => meta,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return warn(
-                CHECK,
-                format!("{shown} does not exist"),
-                "`rota init` or `rota join` makes it",
-            );
+            return warn(CHECK, format!("{shown} does not exist"), "`rota init` or `rota join` makes it");
         }
         Err(error) => {
             return fail(
@@ -55,24 +51,14 @@ fn directory(data_dir: &Path) -> DoctorRow {
         }
     };
     if !meta.is_dir() {
-        return fail(
-            CHECK,
-            format!("{shown} is not a directory"),
-            "correct `data_dir`",
-        );
+        return fail(CHECK, format!("{shown} is not a directory"), "correct `data_dir`");
     }
     if meta.mode() & 0o022 != 0 {
-        let found = format!(
-            "others may write to {shown} (mode {:o})",
-            meta.mode() & 0o777
-        );
+        let found = format!("others may write to {shown} (mode {:o})", meta.mode() & 0o777);
         return fail(CHECK, found, format!("chmod go-w {shown}"));
     }
     if rustix::fs::access(data_dir, rustix::fs::Access::WRITE_OK).is_err() {
-        let found = format!(
-            "{shown} belongs to user {} and cannot be written",
-            meta.uid()
-        );
+        let found = format!("{shown} belongs to user {} and cannot be written", meta.uid());
         return fail(CHECK, found, "run as that user, or `chown` the directory");
     }
     pass(CHECK, format!("{shown} is this user's to write"))
@@ -100,11 +86,7 @@ fn room(data_dir: &Path) -> DoctorRow {
 fn speed(data_dir: &Path) -> DoctorRow {
     const CHECK: &str = "disk sync";
     match measure(data_dir) {
-        Err(error) => fail(
-            CHECK,
-            format!("a durable write failed: {error}"),
-            "check the disk and `dmesg`",
-        ),
+        Err(error) => fail(CHECK, format!("a durable write failed: {error}"), "check the disk and `dmesg`"),
         Ok((median, worst)) => judge(median, worst),
     }
 }
@@ -112,11 +94,8 @@ fn speed(data_dir: &Path) -> DoctorRow {
 fn judge(median: Duration, worst: Duration) -> DoctorRow {
     const CHECK: &str = "disk sync";
     let millis = |time: Duration| time.as_secs_f64() * 1_000.0;
-    let found = format!(
-        "{WRITES} durable writes: median {:.2} ms, slowest {:.2} ms",
-        millis(median),
-        millis(worst)
-    );
+    let found =
+        format!("{WRITES} durable writes: median {:.2} ms, slowest {:.2} ms", millis(median), millis(worst));
     let next = "put `data_dir` on a local SSD that no task writes to";
     if median > SYNC_TOO_SLOW {
         fail(CHECK, found, next)
@@ -130,11 +109,7 @@ fn judge(median: Duration, worst: Duration) -> DoctorRow {
 /// Median and slowest of some durable writes to a scratch file, which is gone afterwards.
 fn measure(data_dir: &Path) -> io::Result<(Duration, Duration)> {
     let path = data_dir.join(format!(".doctor.{}", std::process::id()));
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
     // Unlinked at once: nothing stays behind, however this ends.
     fs::remove_file(&path)?;
     let block = [0u8; WRITE_BYTES];
@@ -176,11 +151,7 @@ mod tests {
     #[test]
     fn slow_disks_are_named() {
         let millis = Duration::from_millis;
-        assert_eq!(
-            judge(millis(1), millis(500)).verdict,
-            "pass",
-            "one slow write is no slow disk"
-        );
+        assert_eq!(judge(millis(1), millis(500)).verdict, "pass", "one slow write is no slow disk");
         assert_eq!(judge(millis(11), millis(12)).verdict, "warn");
         assert_eq!(judge(millis(51), millis(60)).verdict, "fail");
     }

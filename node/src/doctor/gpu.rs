@@ -39,26 +39,15 @@ async fn library(config: &DeviceConfig, cards: &[String]) -> DoctorRow {
         .name("doctor-nvml".to_owned())
         .spawn(move || drop(answer.send(nvml::inspect(&path))));
     if let Err(error) = spawned {
-        return fail(
-            CHECK,
-            format!("cannot start a thread: {error}"),
-            "check the limit on processes",
-        );
+        return fail(CHECK, format!("cannot start a thread: {error}"), "check the limit on processes");
     }
     match tokio::time::timeout(PROBE_DEADLINE, answered).await {
         Err(_) => fail(
             CHECK,
-            format!(
-                "{name} does not answer within {} ms",
-                PROBE_DEADLINE.as_millis()
-            ),
+            format!("{name} does not answer within {} ms", PROBE_DEADLINE.as_millis()),
             "the driver hangs: see `dmesg`; `nvidia-smi` will hang as well; a reboot may be needed",
         ),
-        Ok(Err(_)) => fail(
-            CHECK,
-            format!("{name} breaks when it is used"),
-            "reinstall the driver",
-        ),
+        Ok(Err(_)) => fail(CHECK, format!("{name} breaks when it is used"), "reinstall the driver"),
         Ok(Ok(Ok(Some(facts)))) => pass(
             CHECK,
             format!(
@@ -75,10 +64,7 @@ async fn library(config: &DeviceConfig, cards: &[String]) -> DoctorRow {
         ),
         Ok(Ok(Ok(None))) => fail(
             CHECK,
-            format!(
-                "{name} is not found, and the card at {} needs it",
-                cards.join(", ")
-            ),
+            format!("{name} is not found, and the card at {} needs it", cards.join(", ")),
             "install the driver; if it is in an odd place, set `nvml_library` in rota.toml",
         ),
         Ok(Ok(Err(error))) => fail(
@@ -98,15 +84,9 @@ async fn devices(config: &DeviceConfig, cards: &[String]) -> DoctorRow {
     let found = inventory.refresh().await.devices;
     let ill: Vec<String> = found
         .iter()
-        .filter_map(|d| {
-            d.health
-                .reason()
-                .map(|reason| format!("{}: {reason}", d.uuid))
-        })
+        .filter_map(|d| d.health.reason().map(|reason| format!("{}: {reason}", d.uuid)))
         .collect();
-    let lost = found
-        .iter()
-        .any(|d| matches!(d.health, DeviceHealth::Lost { .. }));
+    let lost = found.iter().any(|d| matches!(d.health, DeviceHealth::Lost { .. }));
     let notes: Vec<&str> = inventory.notes().iter().map(String::as_str).collect();
     match (found.is_empty(), ill.is_empty()) {
         (true, _) if cards.is_empty() => pass(CHECK, "none; CPU is offered"),
@@ -125,7 +105,10 @@ async fn devices(config: &DeviceConfig, cards: &[String]) -> DoctorRow {
             CHECK,
             if lost { "fail" } else { "warn" },
             format!("{}; not offered: {}", summary(&found), ill.join("; ")),
-            Some("see `dmesg | grep Xid`; reset the card with `nvidia-smi --gpu-reset -i UUID`, or reboot".to_owned()),
+            Some(
+                "see `dmesg | grep Xid`; reset the card with `nvidia-smi --gpu-reset -i UUID`, or reboot"
+                    .to_owned(),
+            ),
         ),
     }
 }
@@ -134,20 +117,11 @@ async fn devices(config: &DeviceConfig, cards: &[String]) -> DoctorRow {
 fn summary(devices: &[DeviceFacts]) -> String {
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
     for device in devices {
-        let model = if device.model.is_empty() {
-            "card of unknown model"
-        } else {
-            &device.model
-        };
-        let size = device
-            .vram_mib
-            .map_or_else(String::new, |mib| format!(" ({} GiB)", mib >> 10));
+        let model = if device.model.is_empty() { "card of unknown model" } else { &device.model };
+        let size = device.vram_mib.map_or_else(String::new, |mib| format!(" ({} GiB)", mib >> 10));
         *kinds.entry(format!("{model}{size}")).or_default() += 1;
     }
-    let parts: Vec<String> = kinds
-        .iter()
-        .map(|(kind, count)| format!("{count}x {kind}"))
-        .collect();
+    let parts: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count}x {kind}")).collect();
     parts.join(", ")
 }
 
@@ -182,20 +156,13 @@ fn device_files(root: &Path, cards: &[String]) -> DoctorRow {
     if closed.is_empty() {
         pass(CHECK, format!("{} can be opened", files.len()))
     } else {
-        fail(
-            CHECK,
-            closed.join("; "),
-            "give this user access: usually the group `video`, or mode 666",
-        )
+        fail(CHECK, closed.join("; "), "give this user access: usually the group `video`, or mode 666")
     }
 }
 
 /// `nvidiactl` and `nvidia0`, `nvidia1`, ...: what each CUDA program opens.
 fn is_card_file(path: &Path) -> bool {
-    let name = path
-        .file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or_default();
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let Some(rest) = name.strip_prefix("nvidia") else {
         return false;
     };
@@ -249,19 +216,13 @@ mod tests {
         let rows = rows(&config, root.path()).await;
         assert!(rows.iter().all(|row| row.verdict == "fail"), "{rows:?}");
         assert!(rows[0].found.contains("0000:3b:00.0"), "{rows:?}");
-        assert!(
-            !rows[0].found.contains("3b:00.1"),
-            "its sound device is no card"
-        );
+        assert!(!rows[0].found.contains("3b:00.1"), "its sound device is no card");
     }
 
     #[tokio::test]
     async fn simulated_devices_pass_and_a_wrong_description_fails() {
         let root = tempfile::tempdir().expect("a temporary directory");
-        let sim = |text: &str| DeviceConfig {
-            sim_gpus: Some(text.into()),
-            ..DeviceConfig::default()
-        };
+        let sim = |text: &str| DeviceConfig { sim_gpus: Some(text.into()), ..DeviceConfig::default() };
         let rows_good = rows(&sim("8xH100:80GiB"), root.path()).await;
         assert_eq!(rows_good.len(), 1);
         assert_eq!(
@@ -281,9 +242,6 @@ mod tests {
             fs::write(root.path().join("dev").join(name), "").expect("writable");
         }
         let row = device_files(root.path(), &["x".into()]);
-        assert_eq!(
-            (row.verdict.as_str(), row.found.as_str()),
-            ("pass", "2 can be opened")
-        );
+        assert_eq!((row.verdict.as_str(), row.found.as_str()), ("pass", "2 can be opened"));
     }
 }

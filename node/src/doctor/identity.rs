@@ -1,7 +1,7 @@
-//! The files that say who this host is: there, private, and valid for a while. Contents beyond that are checked by the
-//! agent itself when it starts.
+//! The files that say who this host is: there, private, valid for a while, and then as the agent itself would load them.
 
 use super::{fail, pass, warn};
+use crate::net::Identity;
 use rota_protocol::view::DoctorRow;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -22,58 +22,47 @@ const DAY_S: i64 = 24 * 3_600;
 pub(super) fn rows(data_dir: &Path) -> Vec<DoctorRow> {
     let dir = data_dir.join("identity");
     let mut files: Vec<PathBuf> = match fs::read_dir(&dir) {
-        Ok(entries) => entries
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| path.is_file())
-            .collect(),
+        Ok(entries) => entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let found = format!(
-                "this host belongs to no cluster ({} is not there)",
-                dir.display()
-            );
-            return vec![warn(
-                CHECK,
-                found,
-                "`rota init` on the first host, `rota join` on every other",
-            )];
+            let found = format!("this host belongs to no cluster ({} is not there)", dir.display());
+            return vec![warn(CHECK, found, "`rota init` on the first host, `rota join` on every other")];
         }
         Err(error) => {
             let found = format!("{}: {error}", dir.display());
-            return vec![fail(
-                CHECK,
-                found,
-                "run as the user that owns the data directory",
-            )];
+            return vec![fail(CHECK, found, "run as the user that owns the data directory")];
         }
     };
     if files.is_empty() {
         let found = format!("{} is empty", dir.display());
-        return vec![fail(
-            CHECK,
-            found,
-            "restore it from a backup, or remove it and join again",
-        )];
+        return vec![fail(CHECK, found, "restore it from a backup, or remove it and join again")];
     }
     files.sort();
     let now_s = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |time| i64::try_from(time.as_secs()).unwrap_or(i64::MAX));
-    files
-        .iter()
-        .filter_map(|path| file_row(path, now_s))
-        .collect()
+    let mut rows: Vec<DoctorRow> = files.iter().filter_map(|path| file_row(path, now_s)).collect();
+    if rows.iter().all(|row| row.verdict != "fail") {
+        rows.insert(0, whole(data_dir));
+    }
+    rows
+}
+
+/// What the agent says when it loads all of it; its errors name the file and the next step.
+fn whole(data_dir: &Path) -> DoctorRow {
+    match Identity::load(data_dir) {
+        Ok(own) => {
+            let names = (&own.host_name, &own.cluster_name);
+            pass(CHECK, format!("host {} `{}` of the cluster `{}`", own.host, names.0, names.1))
+        }
+        Err(error) => fail(CHECK, error.to_string(), "as it says; nothing else is wrong with the files"),
+    }
 }
 
 /// A row for a key or a certificate; others are of no concern here.
 fn file_row(path: &Path, now_s: i64) -> Option<DoctorRow> {
     let name = path.file_name()?.to_string_lossy().into_owned();
     let broken = |found: String| {
-        Some(fail(
-            CHECK,
-            format!("{name}: {found}"),
-            "restore it from a backup, or join again",
-        ))
+        Some(fail(CHECK, format!("{name}: {found}"), "restore it from a backup, or join again"))
     };
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,
@@ -91,25 +80,15 @@ fn file_row(path: &Path, now_s: i64) -> Option<DoctorRow> {
         return Some(if mode & 0o077 == 0 {
             pass(CHECK, format!("{name} is private"))
         } else {
-            let next = format!(
-                "chmod 600 {}; make a new one if somebody may have read it",
-                path.display()
-            );
-            fail(
-                CHECK,
-                format!("{name} has mode {mode:o}: others can use the key"),
-                next,
-            )
+            let next = format!("chmod 600 {}; make a new one if somebody may have read it", path.display());
+            fail(CHECK, format!("{name} has mode {mode:o}: others can use the key"), next)
         });
     }
     if !text.contains("-----BEGIN CERTIFICATE") {
-        return (text.trim().is_empty())
-            .then(|| broken("empty".to_owned()))
-            .flatten();
+        return (text.trim().is_empty()).then(|| broken("empty".to_owned())).flatten();
     }
-    let valid = CertificateDer::from_pem_slice(text.as_bytes())
-        .ok()
-        .and_then(|certificate| validity_s(&certificate));
+    let valid =
+        CertificateDer::from_pem_slice(text.as_bytes()).ok().and_then(|certificate| validity_s(&certificate));
     match valid {
         None => broken("it holds no certificate that can be read".to_owned()),
         Some((from_s, to_s)) => Some(lifetime(&name, from_s, to_s, now_s)),
@@ -119,11 +98,7 @@ fn file_row(path: &Path, now_s: i64) -> Option<DoctorRow> {
 fn lifetime(name: &str, from_s: i64, to_s: i64, now_s: i64) -> DoctorRow {
     let days = (to_s - now_s).div_euclid(DAY_S);
     if now_s < from_s {
-        fail(
-            CHECK,
-            format!("{name} is not valid yet by this host's clock"),
-            "check the clock",
-        )
+        fail(CHECK, format!("{name} is not valid yet by this host's clock"), "check the clock")
     } else if to_s < now_s {
         fail(
             CHECK,
@@ -131,11 +106,7 @@ fn lifetime(name: &str, from_s: i64, to_s: i64, now_s: i64) -> DoctorRow {
             "check the clock; if it is right, join again",
         )
     } else if days < DAYS_WARN {
-        warn(
-            CHECK,
-            format!("{name} is valid for {days} days"),
-            "renew it before then: join again",
-        )
+        warn(CHECK, format!("{name} is valid for {days} days"), "renew it before then: join again")
     } else {
         pass(CHECK, format!("{name} is valid for {days} days"))
     }
@@ -170,12 +141,7 @@ fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
         // No element of a file this small needs more than four bytes of length.
         long @ 0x81..=0x84 => {
             let (digits, rest) = rest.split_at_checked(usize::from(long & 0x7f))?;
-            (
-                digits
-                    .iter()
-                    .fold(0usize, |sum, digit| (sum << 8) | usize::from(*digit)),
-                rest,
-            )
+            (digits.iter().fold(0usize, |sum, digit| (sum << 8) | usize::from(*digit)), rest)
         }
         _ => return None,
     };
@@ -207,11 +173,7 @@ fn time_s(bytes: &[u8]) -> Option<(i64, &[u8])> {
 
 fn pair(text: &[u8], at: usize) -> Option<i64> {
     let digits = text.get(at..at + 2)?;
-    digits.iter().try_fold(0, |sum, digit| {
-        digit
-            .is_ascii_digit()
-            .then(|| sum * 10 + i64::from(digit - b'0'))
-    })
+    digits.iter().try_fold(0, |sum, digit| digit.is_ascii_digit().then(|| sum * 10 + i64::from(digit - b'0')))
 }
 
 /// Days since 1970-01-01 of a date in the Gregorian calendar (Hinnant, "chrono-compatible low-level date algorithms").
@@ -261,6 +223,16 @@ mod tests {
     }
 
     #[test]
+    fn a_founder_passes_and_is_named() {
+        let data = tempfile::tempdir().expect("a temporary directory");
+        crate::net::found_cluster(data.path(), "lab", "h1").expect("a new cluster");
+        let rows = rows(data.path());
+        assert!(rows.iter().all(|row| row.verdict == "pass"), "{rows:?}");
+        assert_eq!(rows[0].found, "host 1 `h1` of the cluster `lab`");
+        assert_eq!(rows.iter().filter(|row| row.found.ends_with("is private")).count(), 2, "{rows:?}");
+    }
+
+    #[test]
     fn files_are_looked_into() {
         let data = tempfile::tempdir().expect("a temporary directory");
         assert_eq!(rows(data.path())[0].verdict, "warn", "no cluster yet");
@@ -269,24 +241,22 @@ mod tests {
         assert_eq!(rows(data.path())[0].verdict, "fail", "an empty directory");
         let put = |name: &str, text: &str, mode| {
             fs::write(dir.join(name), text).expect("writable");
-            fs::set_permissions(dir.join(name), fs::Permissions::from_mode(mode))
-                .expect("own file");
+            fs::set_permissions(dir.join(name), fs::Permissions::from_mode(mode)).expect("own file");
         };
         put("a.pem", &certificate(2000, 2100), 0o644);
+        let incomplete = rows(data.path());
+        assert_eq!(
+            (incomplete.len(), incomplete[0].verdict.as_str()),
+            (2, "fail"),
+            "one file is no identity"
+        );
         put("b-key.pem", "-----BEGIN PRIVATE KEY-----\n", 0o600);
         put("c-key.pem", "-----BEGIN PRIVATE KEY-----\n", 0o640);
         put("d.pem", &certificate(2000, 2001), 0o644);
-        put(
-            "e.pem",
-            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-            0o644,
-        );
+        put("e.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", 0o644);
         put("f.pem", "", 0o644);
         put("g.toml", "format = 1", 0o644);
-        let verdicts: Vec<String> = rows(data.path())
-            .into_iter()
-            .map(|row| row.verdict)
-            .collect();
+        let verdicts: Vec<String> = rows(data.path()).into_iter().map(|row| row.verdict).collect();
         assert_eq!(verdicts, ["pass", "pass", "fail", "fail", "fail", "fail"]);
     }
 }

@@ -21,20 +21,9 @@ pub(super) fn capacity(config: &DeviceConfig) -> DoctorRow {
     let cpus = config.cpus_milli.unwrap_or_else(host::cpus_milli);
     let mem_mib = config.mem_mib.unwrap_or_else(host::mem_mib);
     if mem_mib == 0 {
-        return fail(
-            "capacity",
-            "memory cannot be read",
-            "mount /proc, or set `mem` in rota.toml",
-        );
+        return fail("capacity", "memory cannot be read", "mount /proc, or set `mem` in rota.toml");
     }
-    pass(
-        "capacity",
-        format!(
-            "{}.{:03} cores, {mem_mib} MiB for tasks",
-            cpus / 1_000,
-            cpus % 1_000
-        ),
-    )
+    pass("capacity", format!("{}.{:03} cores, {mem_mib} MiB for tasks", cpus / 1_000, cpus % 1_000))
 }
 
 /// Who runs this.
@@ -57,22 +46,10 @@ pub(super) fn cgroup(root: &Path) -> DoctorRow {
     let Ok(controllers) = fs::read_to_string(mount.join("cgroup.controllers")) else {
         let hybrid = mount.join("unified").is_dir();
         return if mount.join("memory").is_dir() {
-            let kind = if hybrid {
-                "version 1 and 2 mixed"
-            } else {
-                "version 1"
-            };
-            warn(
-                CHECK,
-                kind,
-                "boot with `systemd.unified_cgroup_hierarchy=1` for limits on CPU and memory",
-            )
+            let kind = if hybrid { "version 1 and 2 mixed" } else { "version 1" };
+            warn(CHECK, kind, "boot with `systemd.unified_cgroup_hierarchy=1` for limits on CPU and memory")
         } else {
-            warn(
-                CHECK,
-                "none",
-                "mount cgroup2 at /sys/fs/cgroup; without it tasks are not limited",
-            )
+            warn(CHECK, "none", "mount cgroup2 at /sys/fs/cgroup; without it tasks are not limited")
         };
     };
     let missing: Vec<&str> = CONTROLLERS
@@ -81,11 +58,7 @@ pub(super) fn cgroup(root: &Path) -> DoctorRow {
         .collect();
     if !missing.is_empty() {
         let found = format!("version 2 without {}", missing.join(", "));
-        return warn(
-            CHECK,
-            found,
-            "let the parent give them away: `Delegate=yes`, cgroup.subtree_control",
-        );
+        return warn(CHECK, found, "let the parent give them away: `Delegate=yes`, cgroup.subtree_control");
     }
     match own_cgroup(root) {
         Some(own) if rustix::fs::access(&own, rustix::fs::Access::WRITE_OK).is_ok() => {
@@ -113,11 +86,7 @@ pub(super) fn systemd(root: &Path) -> DoctorRow {
         return warn(CHECK, "this machine was not started by systemd", next);
     }
     let text = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    match text
-        .lines()
-        .flat_map(|line| line.split('/'))
-        .find(|part| part.ends_with(".service"))
-    {
+    match text.lines().flat_map(|line| line.split('/')).find(|part| part.ends_with(".service")) {
         Some(unit) => pass(CHECK, format!("runs in {unit}")),
         None => pass(CHECK, "present; this process is not a service"),
     }
@@ -126,29 +95,17 @@ pub(super) fn systemd(root: &Path) -> DoctorRow {
 /// Whether the clock is kept. Nothing in Rota decides by it, but certificates and people read it.
 pub(super) fn clock(root: &Path) -> DoctorRow {
     const CHECK: &str = "clock";
-    let now_s = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |time| time.as_secs());
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     if now_s < SANE_S {
-        return fail(
-            CHECK,
-            "the clock was never set",
-            "start chrony or systemd-timesyncd",
-        );
+        return fail(CHECK, "the clock was never set", "start chrony or systemd-timesyncd");
     }
     let keepers = [
-        (
-            "run/systemd/timesync/synchronized",
-            "kept by systemd-timesyncd",
-        ),
+        ("run/systemd/timesync/synchronized", "kept by systemd-timesyncd"),
         ("run/chrony/chronyd.pid", "kept by chrony"),
         ("run/chronyd.pid", "kept by chrony"),
         ("run/ntpd.pid", "kept by ntpd"),
     ];
-    match keepers
-        .into_iter()
-        .find(|(path, _)| root.join(path).exists())
-    {
+    match keepers.into_iter().find(|(path, _)| root.join(path).exists()) {
         Some((_, found)) => pass(CHECK, found),
         None => warn(
             CHECK,
@@ -166,21 +123,13 @@ pub(super) fn open_files() -> DoctorRow {
 
 fn judge_files(limit: u64) -> DoctorRow {
     const CHECK: &str = "open files";
-    let next =
-        format!("set `LimitNOFILE={FILES_WANTED}` in the unit, or `ulimit -n {FILES_WANTED}`");
+    let next = format!("set `LimitNOFILE={FILES_WANTED}` in the unit, or `ulimit -n {FILES_WANTED}`");
     if limit < FILES_LEAST {
         fail(CHECK, format!("{limit} at most"), next)
     } else if limit < FILES_WANTED {
         warn(CHECK, format!("{limit} at most"), next)
     } else {
-        pass(
-            CHECK,
-            if limit == u64::MAX {
-                "unlimited".to_owned()
-            } else {
-                format!("{limit} at most")
-            },
-        )
+        pass(CHECK, if limit == u64::MAX { "unlimited".to_owned() } else { format!("{limit} at most") })
     }
 }
 
@@ -204,27 +153,19 @@ mod tests {
         assert_eq!(cgroup(none.path()).found, "none");
         let old = machine(&[("sys/fs/cgroup/memory/tasks", "")]);
         assert_eq!(cgroup(old.path()).found, "version 1");
-        let mixed = machine(&[
-            ("sys/fs/cgroup/memory/tasks", ""),
-            ("sys/fs/cgroup/unified/cgroup.procs", ""),
-        ]);
+        let mixed =
+            machine(&[("sys/fs/cgroup/memory/tasks", ""), ("sys/fs/cgroup/unified/cgroup.procs", "")]);
         assert_eq!(cgroup(mixed.path()).found, "version 1 and 2 mixed");
         let poor = machine(&[("sys/fs/cgroup/cgroup.controllers", "hugetlb cpu\n")]);
         assert_eq!(cgroup(poor.path()).found, "version 2 without memory, pids");
         let full = machine(&[
-            (
-                "sys/fs/cgroup/cgroup.controllers",
-                "cpuset cpu io memory pids\n",
-            ),
+            ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n"),
             ("sys/fs/cgroup/system.slice/rota.service/cgroup.procs", ""),
             ("proc/self/cgroup", "0::/system.slice/rota.service\n"),
         ]);
         assert_eq!(cgroup(full.path()).verdict, "pass");
         let lost = machine(&[
-            (
-                "sys/fs/cgroup/cgroup.controllers",
-                "cpuset cpu io memory pids\n",
-            ),
+            ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n"),
             ("proc/self/cgroup", "0::/gone\n"),
         ]);
         assert_eq!(cgroup(lost.path()).verdict, "warn");
@@ -232,42 +173,29 @@ mod tests {
 
     #[test]
     fn a_service_names_its_unit() {
-        let root = machine(&[
-            ("run/systemd/system/x", ""),
-            ("proc/self/cgroup", "0::/system.slice/rota.service\n"),
-        ]);
+        let root =
+            machine(&[("run/systemd/system/x", ""), ("proc/self/cgroup", "0::/system.slice/rota.service\n")]);
         assert_eq!(systemd(root.path()).found, "runs in rota.service");
         assert_eq!(systemd(machine(&[]).path()).verdict, "warn");
     }
 
     #[test]
     fn a_kept_clock_passes() {
-        assert_eq!(
-            clock(machine(&[("run/systemd/timesync/synchronized", "")]).path()).verdict,
-            "pass"
-        );
+        assert_eq!(clock(machine(&[("run/systemd/timesync/synchronized", "")]).path()).verdict, "pass");
         assert_eq!(clock(machine(&[]).path()).verdict, "warn");
     }
 
     #[test]
     fn few_open_files_are_named() {
-        for (limit, verdict) in [
-            (1_024, "fail"),
-            (8_192, "warn"),
-            (65_536, "pass"),
-            (u64::MAX, "pass"),
-        ] {
+        for (limit, verdict) in [(1_024, "fail"), (8_192, "warn"), (65_536, "pass"), (u64::MAX, "pass")] {
             assert_eq!(judge_files(limit).verdict, verdict, "{limit}");
         }
     }
 
     #[test]
     fn capacity_follows_the_operator() {
-        let config = DeviceConfig {
-            cpus_milli: Some(7_500),
-            mem_mib: Some(1_024),
-            ..DeviceConfig::default()
-        };
+        let config =
+            DeviceConfig { cpus_milli: Some(7_500), mem_mib: Some(1_024), ..DeviceConfig::default() };
         assert_eq!(capacity(&config).found, "7.500 cores, 1024 MiB for tasks");
     }
 }

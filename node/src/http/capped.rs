@@ -28,10 +28,7 @@ pub(super) struct Capped {
 impl Capped {
     /// Bounds a listener.
     pub(super) fn new(listener: TcpListener) -> Self {
-        Self {
-            listener,
-            places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
-        }
+        Self { listener, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) }
     }
 }
 
@@ -43,14 +40,7 @@ impl Listener for Capped {
         // The semaphore is never closed; if it were, an unbounded connection is still better than none.
         let place = Arc::clone(&self.places).acquire_owned().await.ok();
         let (stream, addr) = Listener::accept(&mut self.listener).await;
-        (
-            Connection {
-                stream,
-                end: Box::pin(sleep(LIFE_MAX)),
-                _place: place,
-            },
-            addr,
-        )
+        (Connection { stream, end: Box::pin(sleep(LIFE_MAX)), _place: place }, addr)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -125,15 +115,10 @@ mod tests {
     async fn a_place_is_free_again_when_its_connection_ends() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let addr = listener.local_addr().expect("bound");
-        let mut capped = Capped {
-            listener,
-            places: Arc::new(Semaphore::new(1)),
-        };
+        let mut capped = Capped { listener, places: Arc::new(Semaphore::new(1)) };
         let _callers = (
             TcpStream::connect(addr).await.expect("it listens"),
-            TcpStream::connect(addr)
-                .await
-                .expect("the backlog takes it"),
+            TcpStream::connect(addr).await.expect("the backlog takes it"),
         );
         let (first, _) = Listener::accept(&mut capped).await;
         assert!(futures_util::FutureExt::now_or_never(Listener::accept(&mut capped)).is_none());

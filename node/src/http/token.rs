@@ -71,33 +71,21 @@ impl MetricsToken {
     pub fn is(&self, shown: &str) -> bool {
         let (own, shown) = (self.0.as_bytes(), shown.as_bytes());
         own.len() == shown.len()
-            && own
-                .iter()
-                .zip(shown)
-                .fold(0u8, |differ, (a, b)| std::hint::black_box(differ | (a ^ b)))
-                == 0
+            && own.iter().zip(shown).fold(0u8, |differ, (a, b)| std::hint::black_box(differ | (a ^ b))) == 0
     }
 
     fn read(path: &Path) -> Result<Self, TokenError> {
-        let failed = |source| TokenError::File {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| TokenError::File { path: path.to_owned(), source };
         let mode = fs::metadata(path).map_err(failed)?.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
-            return Err(TokenError::Readable {
-                path: path.to_owned(),
-                mode,
-            });
+            return Err(TokenError::Readable { path: path.to_owned(), mode });
         }
         let text = fs::read_to_string(path).map_err(failed)?;
         let token = text.trim();
-        let fair = (LENGTH_MIN..=LENGTH_MAX).contains(&token.len())
-            && token.bytes().all(|b| b.is_ascii_graphic());
+        let fair =
+            (LENGTH_MIN..=LENGTH_MAX).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_graphic());
         if !fair {
-            return Err(TokenError::Form {
-                path: path.to_owned(),
-            });
+            return Err(TokenError::Form { path: path.to_owned() });
         }
         Ok(Self(token.to_owned()))
     }
@@ -105,14 +93,9 @@ impl MetricsToken {
 
 /// Writes beside and links, so that a crash leaves a whole token or none, and the first of two makers wins.
 fn create(path: &Path) -> Result<(), TokenError> {
-    let failed = |source| TokenError::File {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| TokenError::File { path: path.to_owned(), source };
     let mut bytes = [0u8; BYTES];
-    OsRng
-        .try_fill_bytes(&mut bytes)
-        .map_err(|error| TokenError::Random(error.to_string()))?;
+    OsRng.try_fill_bytes(&mut bytes).map_err(|error| TokenError::Random(error.to_string()))?;
     let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let beside = path.with_extension(format!("new.{}", std::process::id()));
     let written = OpenOptions::new()
@@ -145,22 +128,11 @@ mod tests {
         let again = MetricsToken::open(dir.path()).expect("readable");
         assert!(again.is(&first.0));
         assert_eq!(first.0.len(), 2 * BYTES);
-        let mode = fs::metadata(dir.path().join(FILE))
-            .expect("there")
-            .permissions()
-            .mode();
+        let mode = fs::metadata(dir.path().join(FILE)).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(
-            fs::read_dir(dir.path()).expect("readable").count(),
-            1,
-            "nothing is left beside it"
-        );
+        assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1, "nothing is left beside it");
         let other = tempfile::tempdir().expect("a temporary directory");
-        assert!(
-            !MetricsToken::open(other.path())
-                .expect("creatable")
-                .is(&first.0)
-        );
+        assert!(!MetricsToken::open(other.path()).expect("creatable").is(&first.0));
     }
 
     #[test]
@@ -168,15 +140,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         MetricsToken::open(dir.path()).expect("creatable");
         for mode in [0o640, 0o604, 0o666] {
-            fs::set_permissions(dir.path().join(FILE), fs::Permissions::from_mode(mode))
-                .expect("own file");
-            assert!(
-                matches!(
-                    MetricsToken::open(dir.path()),
-                    Err(TokenError::Readable { .. })
-                ),
-                "{mode:o}"
-            );
+            fs::set_permissions(dir.path().join(FILE), fs::Permissions::from_mode(mode)).expect("own file");
+            assert!(matches!(MetricsToken::open(dir.path()), Err(TokenError::Readable { .. })), "{mode:o}");
         }
     }
 
@@ -184,19 +149,10 @@ mod tests {
     fn an_empty_or_odd_file_opens_nothing() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join(FILE);
-        for bad in [
-            "",
-            "\n",
-            "short",
-            "two tokens in one line of text",
-            &"x".repeat(513),
-        ] {
+        for bad in ["", "\n", "short", "two tokens in one line of text", &"x".repeat(513)] {
             fs::write(&path, bad).expect("writable");
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("own file");
-            assert!(
-                matches!(MetricsToken::open(dir.path()), Err(TokenError::Form { .. })),
-                "{bad:?}"
-            );
+            assert!(matches!(MetricsToken::open(dir.path()), Err(TokenError::Form { .. })), "{bad:?}");
         }
     }
 }
