@@ -1,9 +1,7 @@
 //! The C interface: each exported call reads the script and answers as NVML does. Layouts follow `nvml.h`.
 
 use crate::script::{Card, Script, code};
-use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_ulonglong, c_void};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::ffi::{CStr, c_char, c_uint, c_ulonglong, c_void};
 use std::sync::Mutex;
 use std::time::Duration;
 use std::{fs, ptr, thread};
@@ -40,19 +38,6 @@ pub struct PciInfo {
     bus_id: [c_char; 32],
 }
 
-/// `Dl_info` of `dlfcn.h`.
-#[repr(C)]
-struct DlInfo {
-    file_name: *const c_char,
-    base: *mut c_void,
-    symbol_name: *const c_char,
-    symbol: *mut c_void,
-}
-
-unsafe extern "C" {
-    fn dladdr(addr: *const c_void, info: *mut DlInfo) -> c_int;
-}
-
 /// What a handle stands for.
 #[derive(Clone, PartialEq, Eq)]
 struct Named {
@@ -84,28 +69,8 @@ fn handle_of(named: Named) -> *mut c_void {
 }
 
 fn script() -> Script {
-    fs::read(script_path()).map_or_else(|_| Script::default(), |bytes| Script::parse(&bytes))
-}
-
-/// `FAKE_NVML_STATE`, else `fake-nvml.state` beside the library: each copy of the library has its own cards.
-fn script_path() -> PathBuf {
-    if let Some(path) = std::env::var_os("FAKE_NVML_STATE") {
-        return path.into();
-    }
-    let mut info = DlInfo {
-        file_name: ptr::null(),
-        base: ptr::null_mut(),
-        symbol_name: ptr::null(),
-        symbol: ptr::null_mut(),
-    };
-    // SAFETY: `info` is a valid place for the answer, and the address is one of this library's own functions.
-    let known = unsafe { dladdr(nvmlInit_v2 as *const c_void, &raw mut info) } != 0;
-    if !known || info.file_name.is_null() {
-        return PathBuf::from("fake-nvml.state");
-    }
-    // SAFETY: the loader gives a C string that lives as long as the library is loaded, which is now.
-    let file = unsafe { CStr::from_ptr(info.file_name) };
-    Path::new(OsStr::from_bytes(file.to_bytes())).with_file_name("fake-nvml.state")
+    fs::read(crate::place::script_path(nvmlInit_v2 as *const c_void))
+        .map_or_else(|_| Script::default(), |bytes| Script::parse(&bytes))
 }
 
 /// Finds the card of a handle in the script, as the script now is, and lets the call hang or fail if it says so.

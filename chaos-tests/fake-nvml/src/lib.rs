@@ -6,6 +6,7 @@
 //! It is no emulator: it knows the calls that Rota makes and no others.
 
 mod abi;
+mod place;
 pub mod script;
 
 use std::path::{Path, PathBuf};

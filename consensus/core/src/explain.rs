@@ -16,6 +16,16 @@ use rota_protocol::{JobId, PublicError};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Kinds of obstacles that no waiting removes: `Misfit::is_lasting`.
+const LASTING: [&str; 7] = [
+    "label",
+    "gpu_count",
+    "gpu_model",
+    "vram",
+    "device_count",
+    "cpus",
+    "mem",
+];
 /// Values shown in a list before it is cut.
 const SHOWN_MAX: usize = 6;
 
@@ -132,23 +142,26 @@ impl Tally {
         self.by_kind.get(kind)
     }
 
-    /// The commonest obstacle that waiting, or somebody, can remove.
+    /// The commonest obstacle that waiting, or somebody, can remove. Hosts of which nothing is known yet speak only
+    /// if there are no others.
     fn main(&self) -> Option<(&'static str, &Group)> {
-        let lasting = [
-            "label",
-            "gpu_count",
-            "gpu_model",
-            "vram",
-            "device_count",
-            "cpus",
-            "mem",
-        ];
         let passing = self
             .by_kind
             .iter()
-            .filter(|(kind, _)| !lasting.contains(kind));
-        let main = passing.max_by_key(|(kind, group)| (group.hosts, Reverse(**kind)))?;
+            .filter(|(kind, _)| !LASTING.contains(kind));
+        let rank =
+            |kind: &str, group: &Group| (kind != "joining", group.hosts, Reverse(kind.to_owned()));
+        let main = passing.max_by_key(|(kind, group)| rank(kind, group))?;
         Some((main.0, main.1))
+    }
+
+    /// Hosts that could run it if they were empty and open.
+    fn able(&self) -> u32 {
+        let able = self
+            .by_kind
+            .iter()
+            .filter(|(kind, _)| !LASTING.contains(kind) && **kind != "joining");
+        able.map(|(_, group)| group.hosts).sum()
     }
 
     fn hint(&self, job: &Job) -> Option<String> {
@@ -211,7 +224,7 @@ fn tally(state: &State, job: &Job, now_ms: u64) -> Tally {
         } else if let Some(avoid) = avoided.get(&host.id) {
             let left_s = avoid.until_ms.saturating_sub(now_ms).div_ceil(1_000);
             let detail = format!(
-                "could not launch it {} times, tried again in {left_s} s",
+                "could not launch it, tried again in {left_s} s (back-off {})",
                 avoid.failures
             );
             tally.add(host, "avoided", 0, detail);
@@ -285,11 +298,14 @@ fn waiting_verdict(job: &Job, tally: &Tally, ahead_tasks: u64) -> String {
     }
     match tally.main() {
         None => "waits: the cluster has no hosts".into(),
-        Some((_, group)) => format!(
-            "waits: {} could run it, but {}",
-            hosts_text(group.hosts),
-            group.detail
-        ),
+        Some(("joining", _)) => "waits: no host that could run it has registered yet".into(),
+        Some((_, group)) => {
+            let able = hosts_text(tally.able());
+            format!(
+                "waits: {able} could run it, {} of them: {}",
+                group.hosts, group.detail
+            )
+        }
     }
 }
 
@@ -467,14 +483,8 @@ fn lack_of_part(known: &[&Host], part: &Part) -> Lack {
     };
     match part.field {
         "ask.gpus" => {
-            let asks = format!("{} GPUs on one host", ask.gpus());
-            amount(
-                part,
-                &asks,
-                largest(known, gpus),
-                |n| format!("{n} GPUs"),
-                "gpus",
-            )
+            let asks = format!("{} on one host", fit::gpus(u64::from(ask.gpus())));
+            amount(part, &asks, largest(known, gpus), |n| fit::gpus(n), "gpus")
         }
         "ask.vram" => {
             let vram = |h: &Host| {

@@ -184,9 +184,9 @@ impl fmt::Display for Misfit {
         match self {
             Self::Joining => f.write_str("has not registered yet"),
             Self::Label { asks } => write!(f, "asks label {asks}"),
-            Self::GpuCount { asks, has } => write!(f, "asks {asks} GPUs, has {has}"),
+            Self::GpuCount { asks, has } => write!(f, "asks {}, has {has}", gpus(u64::from(*asks))),
             Self::GpuModel { asks, has } => {
-                write!(f, "asks {asks} GPUs of the model, has {has}")
+                write!(f, "asks {} of the model, has {has}", gpus(u64::from(*asks)))
             }
             Self::Vram { asks, has } => write!(
                 f,
@@ -204,17 +204,23 @@ impl fmt::Display for Misfit {
             Self::Suspended => f.write_str("suspended because launches fail there"),
             Self::Probation => f.write_str("one launch at a time after failed launches"),
             Self::GpusUnhealthy { asks, has } => {
-                write!(f, "asks {asks} GPUs, {has} that match are healthy")
+                write!(
+                    f,
+                    "asks {}, of those that match {has} healthy",
+                    gpus(u64::from(*asks))
+                )
             }
-            Self::GpusBusy { asks, has } => write!(f, "asks {asks} GPUs, {has} are free"),
+            Self::GpusBusy { asks, has } => {
+                write!(f, "asks {}, {has} free", gpus(u64::from(*asks)))
+            }
             Self::DevicesBusy { kind, asks, has } => {
-                write!(f, "asks {asks} {kind}, {has} are free")
+                write!(f, "asks {asks} {kind}, {has} free")
             }
             Self::CpusBusy { asks, has } => {
-                write!(f, "asks {} CPUs, {} are free", milli(*asks), milli(*has))
+                write!(f, "asks {} CPUs, {} free", milli(*asks), milli(*has))
             }
             Self::MemBusy { asks, has } => {
-                write!(f, "asks {} memory, {} is free", mib(*asks), mib(*has))
+                write!(f, "asks {} memory, {} free", mib(*asks), mib(*has))
             }
             Self::WrongDevices => f.write_str("the devices named are not free matching ones"),
         }
@@ -428,6 +434,16 @@ fn contains_ignoring_case(text: &str, part: &str) -> bool {
         || text
             .windows(part.len())
             .any(|w| w.eq_ignore_ascii_case(part))
+}
+
+/// Cards for people: `1 GPU`, `2 GPUs`.
+#[must_use]
+pub fn gpus(count: u64) -> String {
+    if count == 1 {
+        "1 GPU".into()
+    } else {
+        format!("{count} GPUs")
+    }
 }
 
 /// Memory for people: whole GiB where it is, MiB elsewhere.

@@ -84,10 +84,16 @@ pub fn job_row(state: &State, id: JobId) -> Option<JobRow> {
     Some(row(state, state.job(id)?, &mut Reasons::default()))
 }
 
-/// All hosts by number.
+/// All hosts by number, as of log time.
 #[must_use]
 pub fn hosts(state: &State) -> Vec<HostRow> {
-    let now_ms = state.clock_ms();
+    hosts_at(state, state.clock_ms())
+}
+
+/// All hosts by number. Log time stands still while nothing is proposed; whoever has a clock passes its time, so that
+/// a suspension that is over is shown as over.
+#[must_use]
+pub fn hosts_at(state: &State, now_ms: u64) -> Vec<HostRow> {
     state
         .hosts()
         .map(|host| host_row(state, host, now_ms))

@@ -97,6 +97,20 @@ pub(super) fn pinned_client_config(
     Ok((finish_client(config, alpn)?, foreign))
 }
 
+/// A client that shows a certificate but trusts every host of the authority: for tests of the server's own checks.
+#[cfg(test)]
+pub(super) fn pinned_client_config_showing(
+    ca: Fingerprint,
+    alpn: &[u8],
+    identity: &Identity,
+) -> Result<Arc<QuicClientConfig>, TlsError> {
+    let foreign = Arc::new(AtomicBool::new(false));
+    let config = client_builder(Arc::new(PinnedCa { ca, foreign }))?
+        .with_client_auth_cert(vec![identity.certificate().clone()], identity.key())
+        .map_err(tls_error)?;
+    finish_client(config, alpn)
+}
+
 fn client_builder(
     verifier: Arc<dyn ServerCertVerifier>,
 ) -> Result<rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert>, TlsError>

@@ -84,7 +84,7 @@ impl DedupTable {
     pub(crate) fn sweep(&mut self, now_ms: u64) {
         for _ in 0..SWEEP_MAX {
             match self.queue.front() {
-                Some((at_ms, request)) if at_ms.saturating_add(DEDUP_MS) <= now_ms => {
+                Some((at_ms, request)) if now_ms.saturating_sub(*at_ms) >= DEDUP_MS => {
                     self.map.remove(request);
                     self.queue.pop_front();
                 }

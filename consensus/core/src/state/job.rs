@@ -28,7 +28,7 @@ pub const AVOID_DOUBLINGS_MAX: u32 = 5;
 pub struct Avoid {
     /// Not placed there before this log time.
     pub until_ms: u64,
-    /// Launches that failed there.
+    /// How often it backed off from there.
     pub failures: u32,
 }
 
@@ -194,9 +194,14 @@ impl Job {
         }
     }
 
-    /// Backs off from a host that could not launch it.
+    /// Backs off from a host that could not launch it. Launches that were under way together and fail together
+    /// count once.
     pub(crate) fn avoid_host(&mut self, host: HostId, now_ms: u64) {
-        let failures = self.avoid.get(&host).map_or(0, |a| a.failures);
+        let known = self.avoid.get(&host).copied();
+        if known.is_some_and(|a| now_ms < a.until_ms) {
+            return;
+        }
+        let failures = known.map_or(0, |a| a.failures);
         let for_ms = AVOID_MS_MIN << failures.min(AVOID_DOUBLINGS_MAX);
         let avoid = Avoid {
             until_ms: now_ms.saturating_add(for_ms),

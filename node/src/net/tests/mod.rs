@@ -1,6 +1,10 @@
 //! Tests over real endpoints on loopback. This file has what they share: clusters of identities, a recording handler.
 
 mod calls;
+mod frames;
+mod joining;
+mod restart;
+mod trust;
 
 use super::*;
 use super::{ca, identity};
@@ -158,10 +162,14 @@ pub(super) struct Peer {
 
 impl Peer {
     pub(super) async fn start(identity: Arc<Identity>) -> Self {
-        Self::start_on(identity, "127.0.0.1:0".parse().unwrap()).await
+        Self::start_with(identity, "127.0.0.1:0".parse().unwrap(), None).await
     }
 
-    pub(super) async fn start_on(identity: Arc<Identity>, listen: SocketAddr) -> Self {
+    pub(super) async fn start_with(
+        identity: Arc<Identity>,
+        listen: SocketAddr,
+        socket: Option<Arc<dyn AsyncUdpSocket>>,
+    ) -> Self {
         let (gossip_tx, gossip) = mpsc::channel(64);
         let (api_tx, api) = mpsc::channel(64);
         let handler = Arc::new(Recorder {
@@ -174,6 +182,7 @@ impl Peer {
         });
         let config = NetConfig {
             timings: NetTimings::fast(),
+            socket,
             ..NetConfig::new(identity, listen)
         };
         let net = Net::start(config, handler.clone()).await.unwrap();
