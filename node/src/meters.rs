@@ -61,6 +61,14 @@ pub const DEVICE_POWER: &str = "rota_device_power_watts";
 /// Threads that hang in device drivers.
 pub const PROBES_STUCK: &str = "rota_device_probes_stuck";
 
+/// 1 while a device may be granted. Label `uuid`.
+pub const DEVICE_HEALTHY: &str = "rota_device_healthy";
+/// Actors of this process that died. Label `actor`.
+pub const ACTOR_DEATHS: &str = "rota_actor_deaths_total";
+/// Leases that this peer let run out as leader.
+pub const LEASES_EXPIRED: &str = "rota_leases_expired_total";
+/// Launches that this host could not carry out.
+pub const LAUNCHES_FAILED: &str = "rota_launches_failed_total";
 /// Laws of the replicated state found broken here; must stay 0. Label `law`.
 pub const VIOLATIONS: &str = "rota_invariant_violations_total";
 /// This build. Label `version`; always 1.
@@ -95,7 +103,7 @@ const fn metric(name: &'static str, kind: Kind, unit: Unit, help: &'static str) 
 }
 
 /// Every metric.
-pub const ALL: [Metric; 26] = [
+pub const ALL: [Metric; 30] = [
     metric(JOBS, Kind::Gauge, Unit::Count, "Jobs by state"),
     metric(TASKS_PENDING, Kind::Gauge, Unit::Count, "Tasks that wait"),
     metric(DEVICES, Kind::Gauge, Unit::Count, "Devices of this host by health"),
@@ -119,6 +127,10 @@ pub const ALL: [Metric; 26] = [
     metric(DEVICE_TEMPERATURE, Kind::Gauge, Unit::Count, "Temperature of a device in Celsius"),
     metric(DEVICE_POWER, Kind::Gauge, Unit::Count, "Power draw of a device in watts"),
     metric(PROBES_STUCK, Kind::Gauge, Unit::Count, "Threads that hang in device drivers"),
+    metric(DEVICE_HEALTHY, Kind::Gauge, Unit::Count, "1 while a device may be granted"),
+    metric(ACTOR_DEATHS, Kind::Counter, Unit::Count, "Actors that died"),
+    metric(LEASES_EXPIRED, Kind::Counter, Unit::Count, "Leases that ran out"),
+    metric(LAUNCHES_FAILED, Kind::Counter, Unit::Count, "Launches that failed on this host"),
     metric(VIOLATIONS, Kind::Counter, Unit::Count, "Broken laws of the state; must stay 0"),
     metric(BUILD_INFO, Kind::Gauge, Unit::Count, "This build; always 1"),
     metric(crate::http::REQUESTS, Kind::Counter, Unit::Count, "HTTP requests by route and status"),
@@ -192,6 +204,7 @@ pub fn record_devices(devices: &[DeviceFacts], readings: &[DeviceReading]) {
             DeviceHealth::Lost { .. } => 3,
         };
         counts[at] += 1;
+        metrics::gauge!(DEVICE_HEALTHY, "uuid" => device.uuid.0.clone()).set(if at == 0 { 1.0 } else { 0.0 });
     }
     for (health, count) in healths.into_iter().zip(counts) {
         metrics::gauge!(DEVICES, "health" => health).set(f64::from(count));
