@@ -150,7 +150,7 @@ fn check_bytes(field: &str, bytes: &[u8]) -> Result<(), PublicError> {
 }
 
 fn check_ask(ask: &Ask) -> Result<(), PublicError> {
-    if ask.gpu_milli % 1_000 != 0 {
+    if !ask.gpu_milli.is_multiple_of(1_000) {
         let message = format!(
             "{} thousandths is not a whole number of GPUs",
             ask.gpu_milli

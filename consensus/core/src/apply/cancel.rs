@@ -82,11 +82,11 @@ fn ask_end(state: &mut State, step: &mut Step, token: Token, reason: EndReason) 
     attempt.end_reason = Some(reason);
     let (host, job) = (attempt.host, attempt.task.job);
     end::advance(state, token, AttemptState::Ending);
-    if state.faults.free_on_cancel {
-        if let Some(attempt) = state.attempts.get(token) {
-            state.hosts.release(attempt);
-            step.plan_needed = true;
-        }
+    if state.faults.free_on_cancel
+        && let Some(attempt) = state.attempts.get(token)
+    {
+        state.hosts.release(attempt);
+        step.plan_needed = true;
     }
     step.note(Event::EndAsked { host, token });
     step.note(Event::JobChanged(job));

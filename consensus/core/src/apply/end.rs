@@ -115,10 +115,10 @@ fn blame_host(state: &mut State, step: &mut Step, attempt: &Attempt, reason: &st
     if failed_elsewhere {
         return;
     }
-    if let Some(host) = state.hosts.get_mut(attempt.host) {
-        if host.note_launch_failure(reason, step.now_ms) {
-            step.note(Event::HostChanged(attempt.host));
-        }
+    if let Some(host) = state.hosts.get_mut(attempt.host)
+        && host.note_launch_failure(reason, step.now_ms)
+    {
+        step.note(Event::HostChanged(attempt.host));
     }
 }
 

@@ -2,6 +2,7 @@
 //! re-checks every move. README.md beside this file gives the properties wanted, the abstraction and the phases.
 
 mod check;
+mod choose;
 mod plan;
 mod view;
 

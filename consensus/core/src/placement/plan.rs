@@ -1,6 +1,7 @@
 //! One round of planning. The phases are those of README.md: order, feasible, score, hold, choose devices.
 
 use super::check::check_plan;
+use super::choose::choose;
 use super::view::{ReadyJob, View};
 use crate::fit::{self, Misfit};
 use crate::hash::mix;
@@ -9,13 +10,17 @@ use rota_protocol::ask::Ask;
 use rota_protocol::device::{DeviceFacts, DeviceKind};
 use rota_protocol::limits::PLAN_MOVES_MAX;
 use rota_protocol::plan::{Move, Plan};
-use rota_protocol::{DeviceUuid, HostId, JobId, Token};
+use rota_protocol::{HostId, JobId, Token};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// A job that has waited this long in front of others gets a host held for it.
 pub const HOLD_AFTER_MS: u64 = 30_000;
+
+/// Most classes whose hosts are all looked at in one round: with 1,000 hosts a few tenths of a second at worst.
+/// Classes that ask more than any host has free are turned away before and do not count.
+const CLASSES_SCANNED_MAX: usize = 4_096;
 
 /// What a round may do.
 #[derive(Debug, Clone)]
@@ -64,6 +69,39 @@ pub fn held(view: &View, config: &PlanConfig, now_ms: u64, seed: u64) -> Option<
 /// memory left, then a draw by seed.
 type Score = (u64, u64, u64, u64);
 
+/// The next job of a class: its place in the order, the class, its position there.
+type Head = ((Reverse<u16>, JobId), usize, usize);
+
+/// The most of each part that any host of a round has: an ask above it is turned away without a look at the hosts.
+#[derive(Default)]
+struct Ceiling {
+    gpus: u64,
+    cpus_milli: u64,
+    mem_mib: u64,
+}
+
+impl Ceiling {
+    fn raise(&mut self, host: &Host, used: &Used) {
+        let idle = |d: &&DeviceFacts| {
+            d.kind == DeviceKind::Gpu
+                && d.health.is_healthy()
+                && !used.devices.contains_key(&d.uuid)
+        };
+        let gpus = host.facts.devices.iter().filter(idle).count() as u64;
+        let cpus = u64::from(host.facts.cpus_milli).saturating_sub(used.cpus_milli);
+        let mem = host.facts.mem_mib.saturating_sub(used.mem_mib);
+        self.gpus = self.gpus.max(gpus);
+        self.cpus_milli = self.cpus_milli.max(cpus);
+        self.mem_mib = self.mem_mib.max(mem);
+    }
+
+    fn admits(&self, ask: &Ask) -> bool {
+        u64::from(ask.gpus()) <= self.gpus
+            && u64::from(ask.cpus_milli) <= self.cpus_milli
+            && ask.mem_mib <= self.mem_mib
+    }
+}
+
 /// One class of equal asks: its jobs, and the hosts that fit it now, best first.
 struct Class<'v> {
     jobs: &'v [ReadyJob],
@@ -88,7 +126,13 @@ struct Round<'v> {
     hosts: Vec<(&'v Host, Cow<'v, Used>)>,
     classes: Vec<Class<'v>>,
     /// Heads of the classes: the next job of all, its class, its position there.
-    heads: BinaryHeap<Reverse<((Reverse<u16>, JobId), usize, usize)>>,
+    heads: BinaryHeap<Reverse<Head>>,
+    /// No host has more free than this, in any one part, at the start of the round.
+    free: Ceiling,
+    /// No host has more than this in all.
+    total: Ceiling,
+    /// Classes of which every host was looked at.
+    scanned: usize,
     /// Hosts in the order in which something was placed there.
     touched: Vec<usize>,
     hold: Option<Hold<'v>>,
@@ -105,11 +149,21 @@ impl<'v> Round<'v> {
         let heads = classes.iter().enumerate();
         let heads =
             heads.filter_map(|(at, class)| Some(Reverse((class.jobs.first()?.place(), at, 0))));
+        let hosts: Vec<(&Host, Cow<'v, Used>)> =
+            hosts.map(|h| (h, Cow::Borrowed(&h.used))).collect();
+        let (mut free, mut total) = (Ceiling::default(), Ceiling::default());
+        for (host, used) in &hosts {
+            free.raise(host, used);
+            total.raise(host, &Used::default());
+        }
         Self {
             now_ms,
             seed,
             moves_max: config.moves_max.min(PLAN_MOVES_MAX),
-            hosts: hosts.map(|h| (h, Cow::Borrowed(&h.used))).collect(),
+            hosts,
+            free,
+            total,
+            scanned: 0,
             heads: heads.collect(),
             classes,
             touched: Vec::new(),
@@ -156,7 +210,9 @@ impl<'v> Round<'v> {
 
     /// Feasible and score: the best host that the job may take now.
     fn best_host(&mut self, class: usize, job: &ReadyJob) -> Option<usize> {
-        self.refresh(class, &job.spec.ask);
+        if !self.free.admits(&job.spec.ask) || !self.refresh(class, &job.spec.ask) {
+            return None;
+        }
         let fitting = self.classes[class].fitting.iter().map(|(_, host)| *host);
         let mut allowed = fitting.filter(|at| {
             let id = self.hosts[*at].0.id;
@@ -167,9 +223,14 @@ impl<'v> Round<'v> {
     }
 
     /// Brings a class's list of fitting hosts up to date: all hosts at the first look, later only touched ones.
-    fn refresh(&mut self, class: usize, ask: &Ask) {
+    /// False if the round may not look at another class.
+    fn refresh(&mut self, class: usize, ask: &Ask) -> bool {
         let stale: Vec<usize> = match self.classes[class].seen {
-            None => (0..self.hosts.len()).collect(),
+            None if self.scanned >= CLASSES_SCANNED_MAX => return false,
+            None => {
+                self.scanned += 1;
+                (0..self.hosts.len()).collect()
+            }
             Some(seen) => self.touched[seen..].to_vec(),
         };
         for at in stale {
@@ -177,6 +238,7 @@ impl<'v> Round<'v> {
             self.classes[class].set(at, score);
         }
         self.classes[class].seen = Some(self.touched.len());
+        true
     }
 
     fn score(&self, at: usize, ask: &Ask) -> Result<Score, Misfit> {
@@ -229,10 +291,10 @@ impl<'v> Round<'v> {
     /// nearest to it. Later jobs stay off that host, so that it empties.
     fn hold_for(&mut self, job: &'v ReadyJob) {
         let waited_ms = self.now_ms.saturating_sub(job.submitted_ms);
-        if self.hold.is_some() || waited_ms <= HOLD_AFTER_MS {
+        let ask = &job.spec.ask;
+        if self.hold.is_some() || waited_ms <= HOLD_AFTER_MS || !self.total.admits(ask) {
             return;
         }
-        let ask = &job.spec.ask;
         let nearest = (0..self.hosts.len())
             .filter(|at| fit::fits(self.hosts[*at].0, &Used::default(), ask, self.now_ms).is_ok())
             .max_by_key(|at| {
@@ -299,36 +361,4 @@ impl<'v> Class<'v> {
             self.fitting.insert((score, host));
         }
     }
-}
-
-/// Choose devices: the smallest cards that do, on one NUMA node if one has enough, else by UUID.
-fn choose(eligible: &[&DeviceFacts], ask: &Ask) -> Vec<DeviceUuid> {
-    let asked = ask.gpus() as usize;
-    let mut gpus: Vec<&DeviceFacts> = eligible
-        .iter()
-        .copied()
-        .filter(|d| d.kind == DeviceKind::Gpu)
-        .collect();
-    gpus.sort_by_key(|d| (d.vram_mib, d.numa, &d.uuid));
-    if asked > 1 {
-        let mut nodes: BTreeMap<(Option<u64>, Option<u32>), Vec<&DeviceFacts>> = BTreeMap::new();
-        for gpu in gpus.iter().filter(|d| d.numa.is_some()) {
-            nodes.entry((gpu.vram_mib, gpu.numa)).or_default().push(gpu);
-        }
-        let enough = nodes.into_iter().filter(|(_, cards)| cards.len() >= asked);
-        // Of several nodes the one with the least left over.
-        if let Some((_, cards)) = enough.min_by_key(|(key, cards)| (key.0, cards.len(), key.1)) {
-            gpus = cards;
-        }
-    }
-    let mut chosen: Vec<DeviceUuid> = gpus.iter().take(asked).map(|d| d.uuid.clone()).collect();
-    for (name, count) in &ask.devices {
-        let kind = fit::DEVICE_KINDS
-            .iter()
-            .find(|(n, _)| n == name)
-            .map(|(_, k)| *k);
-        let of_kind = eligible.iter().filter(|d| Some(d.kind) == kind);
-        chosen.extend(of_kind.take(*count as usize).map(|d| d.uuid.clone()));
-    }
-    chosen
 }

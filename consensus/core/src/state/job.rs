@@ -294,10 +294,10 @@ impl JobTable {
         }
         if ended {
             self.terminal.push_back(id);
-            if self.terminal.len() > TERMINAL_KEPT_MAX {
-                if let Some(oldest) = self.terminal.pop_front() {
-                    self.map.remove(&oldest);
-                }
+            if self.terminal.len() > TERMINAL_KEPT_MAX
+                && let Some(oldest) = self.terminal.pop_front()
+            {
+                self.map.remove(&oldest);
             }
         }
         Some((result, ended))

@@ -140,13 +140,12 @@ impl Ordinals {
             .range(..=start)
             .next_back()
             .map(|(s, e)| (*s, *e))
+            && e >= start
         {
-            if e >= start {
-                first = s;
-                last = last.max(e);
-                self.ranges.remove(&s);
-                self.len -= e - s;
-            }
+            first = s;
+            last = last.max(e);
+            self.ranges.remove(&s);
+            self.len -= e - s;
         }
         while let Some((s, e)) = self
             .ranges
