@@ -14,6 +14,7 @@ mod call;
 mod client;
 mod dial;
 mod files;
+pub mod gossip;
 mod identity;
 mod join;
 mod link;
@@ -33,6 +34,7 @@ pub use ca::{CaError, Fingerprint, host_name, parse_host_name};
 pub use client::{ConnectError, connect_api};
 pub use files::FileError;
 pub use identity::{Identity, IdentityError, found_cluster};
+pub use rota_consensus::{LinkError, PeerLink};
 pub use join::{JoinError, issue, join, join_request_id};
 pub use secret::{TokenError, TokenKind, TokenText, hash_secret, mint_secret, same_secret};
 pub use tls::{ALPN_API, ALPN_JOIN, ALPN_PEER, TlsError};
@@ -47,7 +49,7 @@ use rota_protocol::frame::{FrameKind, VERSION_MAX};
 use rota_protocol::gossip::GossipPacket;
 use rota_protocol::limits::GOSSIP_BYTES_MAX;
 use rota_protocol::peer::{JoinReply, JoinRequest, PeerReply, PeerRequest};
-use rota_protocol::{HostId, PublicError};
+use rota_protocol::HostId;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -62,31 +64,6 @@ const GOSSIP_WAITING_MAX: usize = 64;
 const GOSSIP_DIAL_TIME: Duration = Duration::from_secs(1);
 /// How often unused connections are looked for.
 const SWEEP_TIME: Duration = Duration::from_secs(10);
-
-/// Calls to peers, as agreement needs them.
-pub trait PeerLink: Send + Sync + 'static {
-    /// One call; it ends within `ttl`.
-    fn call(
-        &self,
-        to: HostId,
-        request: PeerRequest,
-        ttl: Duration,
-    ) -> BoxFuture<'static, Result<PeerReply, LinkError>>;
-}
-
-/// Why a call gave no reply.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LinkError {
-    /// Surely not delivered.
-    #[error("unreachable: {0}")]
-    Unreachable(String),
-    /// Perhaps delivered, perhaps carried out.
-    #[error("no reply in time")]
-    Timeout,
-    /// Surely not carried out, and the same call would be refused again.
-    #[error("refused: {0}")]
-    Refused(PublicError),
-}
 
 /// What a peer does with what comes in. Calls run concurrently; an identity given to them is authenticated.
 pub trait PeerHandler: Send + Sync + 'static {

@@ -2,14 +2,15 @@
 
 mod calls;
 mod frames;
+mod gossiping;
 mod joining;
 mod restart;
 mod trust;
 
 use super::*;
 use super::{ca, identity};
-use rota_protocol::ErrorCode;
 use rota_protocol::peer::JoinGrant;
+use rota_protocol::{ErrorCode, PublicError};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 use tempfile::TempDir;

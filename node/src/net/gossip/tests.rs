@@ -1,0 +1,514 @@
+//! Gossip in a simulated network: a virtual clock, seeded delays and losses, no sockets. Sixteen hosts unless said
+//! otherwise; each scenario runs for several seeds.
+
+use super::*;
+use rota_protocol::device::DeviceReading;
+use rota_protocol::{BootId, DeviceUuid};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+const HOSTS: u64 = 16;
+
+/// What is to happen, in order of time, then of creation.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Packet {
+        from: u64,
+        to: u64,
+        bytes: Vec<u8>,
+    },
+    Timer {
+        life: u64,
+        host: u64,
+        timer: GossipTimer,
+    },
+    Status {
+        life: u64,
+        host: u64,
+    },
+}
+
+struct Host {
+    gossip: Gossip,
+    life: u64,
+    applied: u64,
+}
+
+struct Sim {
+    now: Duration,
+    queue: BinaryHeap<Reverse<(Duration, u64, Event)>>,
+    count: u64,
+    hosts: BTreeMap<u64, Host>,
+    cut: BTreeSet<u64>,
+    rng: u64,
+    loss_percent: u64,
+    packets: u64,
+    bytes: u64,
+    /// Told by anybody of anybody.
+    ups: Vec<(u64, u64)>,
+    downs: Vec<(Duration, u64, u64)>,
+    lives: u64,
+}
+
+impl Sim {
+    fn new(hosts: u64, seed: u64) -> Self {
+        let mut sim = Self {
+            now: Duration::ZERO,
+            queue: BinaryHeap::new(),
+            count: 0,
+            hosts: BTreeMap::new(),
+            cut: BTreeSet::new(),
+            rng: seed.wrapping_mul(2).wrapping_add(1),
+            loss_percent: 0,
+            packets: 0,
+            bytes: 0,
+            ups: Vec::new(),
+            downs: Vec::new(),
+            lives: 0,
+        };
+        for host in 1..=hosts {
+            sim.start(host, 1_000 + host);
+        }
+        sim
+    }
+
+    /// Every host knows only the first one, as after a join.
+    fn start(&mut self, host: u64, incarnation: u64) {
+        self.lives += 1;
+        let life = self.lives;
+        let seed = self.random(u64::MAX);
+        let mut gossip = Gossip::new(member(host, incarnation), seed);
+        let seeds = vec![(HostId(1), addr(1)), (HostId(2), addr(2))];
+        let actions = gossip.start(self.now, seeds);
+        let state = Host {
+            gossip,
+            life,
+            applied: 0,
+        };
+        self.hosts.insert(host, state);
+        self.perform(host, actions);
+        self.push(Duration::ZERO, Event::Status { life, host });
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(Reverse((at, _, _))) = self.queue.peek() {
+            if *at > end {
+                break;
+            }
+            let Some(Reverse((at, _, event))) = self.queue.pop() else {
+                break;
+            };
+            self.now = at;
+            self.step(event);
+        }
+        self.now = end;
+    }
+
+    fn step(&mut self, event: Event) {
+        let now = self.now;
+        let (host, actions) = match event {
+            Event::Packet { from, to, bytes } => {
+                if self.cut.contains(&from) != self.cut.contains(&to) {
+                    return;
+                }
+                let Some(state) = self.hosts.get_mut(&to) else {
+                    return;
+                };
+                (to, state.gossip.handle_datagram(now, HostId(from), &bytes))
+            }
+            Event::Timer { life, host, timer } => match self.hosts.get_mut(&host) {
+                Some(state) if state.life == life => (host, state.gossip.handle_timer(now, timer)),
+                _ => return,
+            },
+            Event::Status { life, host } => match self.hosts.get_mut(&host) {
+                Some(state) if state.life == life => {
+                    state.applied += 1;
+                    let applied = state.applied;
+                    state.gossip.set_status(now, digest(host, applied, 8));
+                    let period = state.gossip.status_period();
+                    self.push(period, Event::Status { life, host });
+                    return;
+                }
+                _ => return,
+            },
+        };
+        self.perform(host, actions);
+    }
+
+    fn perform(&mut self, host: u64, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Send { to, bytes } => {
+                    assert!(bytes.len() <= GOSSIP_BYTES_MAX);
+                    self.packets += 1;
+                    self.bytes += u64::try_from(bytes.len()).unwrap();
+                    if self.random(100) < self.loss_percent {
+                        continue;
+                    }
+                    let delay = Duration::from_micros(200 + self.random(800));
+                    let (from, to) = (host, to.host.0);
+                    self.push(delay, Event::Packet { from, to, bytes });
+                }
+                Action::Schedule { after, timer } => {
+                    let life = self.hosts[&host].life;
+                    self.push(after, Event::Timer { life, host, timer });
+                }
+                Action::MemberUp(member) => self.ups.push((host, member.host.0)),
+                Action::MemberDown(member) => {
+                    self.downs.push((self.now, host, member.host.0));
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, after: Duration, event: Event) {
+        self.count += 1;
+        self.queue
+            .push(Reverse((self.now + after, self.count, event)));
+    }
+
+    /// splitmix64.
+    fn random(&mut self, below: u64) -> u64 {
+        self.rng = self.rng.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.rng;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below
+    }
+
+    fn gossip(&self, host: u64) -> &Gossip {
+        &self.hosts[&host].gossip
+    }
+
+    fn all_know_all(&self) -> bool {
+        self.hosts.iter().all(|(own, state)| {
+            let known: BTreeSet<u64> = state.gossip.members().map(|m| m.host.0).collect();
+            self.hosts.keys().filter(|host| *host != own).eq(&known)
+        })
+    }
+}
+
+fn addr(host: u64) -> String {
+    format!("10.0.0.{host}:7600")
+}
+
+fn member(host: u64, incarnation: u64) -> GossipMember {
+    GossipMember {
+        host: HostId(host),
+        incarnation,
+        addr: addr(host),
+    }
+}
+
+fn digest(host: u64, applied: u64, devices: u64) -> StatusDigest {
+    StatusDigest {
+        host: HostId(host),
+        incarnation: 0,
+        version: 0,
+        boot: BootId(host.into()),
+        at_ms: 1_700_000_000_000,
+        addr: addr(host),
+        applied,
+        attempts: 2,
+        load_milli: 1_500,
+        devices: (0..devices)
+            .map(|i| DeviceReading {
+                uuid: DeviceUuid(format!("GPU-00000000-0000-0000-0000-{host:06}{i:06}")),
+                busy_permille: Some(990),
+                vram_used_mib: Some(70_000),
+                temperature_c: Some(65),
+                power_mw: Some(600_000),
+            })
+            .collect(),
+    }
+}
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+#[test]
+fn sixteen_hosts_find_each_other_and_nobody_is_falsely_declared_down() {
+    for seed in 0..3 {
+        let mut sim = Sim::new(HOSTS, seed);
+        sim.run(secs(5));
+        assert!(
+            sim.all_know_all(),
+            "seed {seed}: not all know all after 5 s"
+        );
+        sim.run(secs(60));
+        assert!(sim.all_know_all(), "seed {seed}");
+        assert_eq!(sim.downs, [], "seed {seed}: false downs");
+        let per_host_second = sim.packets / HOSTS / 65;
+        assert!(
+            per_host_second < 60,
+            "{per_host_second} packets per host and second"
+        );
+    }
+}
+
+#[test]
+fn a_dead_host_is_found_by_all_and_only_that_one_is_declared_down() {
+    for seed in 0..3 {
+        let mut sim = Sim::new(HOSTS, seed);
+        sim.run(secs(5));
+        sim.hosts.remove(&9);
+        sim.run(secs(15));
+        for (host, state) in &sim.hosts {
+            assert_eq!(
+                state.gossip.seen(HostId(9)),
+                Seen::Down,
+                "seed {seed} host {host}"
+            );
+        }
+        assert!(
+            sim.downs.iter().all(|(_, _, whom)| *whom == 9),
+            "seed {seed}"
+        );
+        let last = sim.downs.iter().map(|(at, _, _)| *at).max().unwrap();
+        assert!(
+            last < secs(5 + 12),
+            "seed {seed}: known to all only at {last:?}"
+        );
+    }
+}
+
+#[test]
+fn a_host_that_restarts_is_back_under_its_new_life_even_with_its_clock_set_back() {
+    for (seed, incarnation) in [(1, 5_000), (2, 6_000), (3, 1), (4, 2)] {
+        let mut sim = Sim::new(HOSTS, seed);
+        sim.run(secs(5));
+        sim.hosts.remove(&9);
+        // Both before and after its death was noticed.
+        sim.run(secs(if seed % 2 == 0 { 12 } else { 0 }));
+        sim.start(9, incarnation);
+        sim.run(secs(15));
+        assert!(sim.all_know_all(), "seed {seed}");
+        for (host, state) in &sim.hosts {
+            let status = state.gossip.status(sim.now, HostId(9));
+            let status = status.unwrap_or_else(|| panic!("seed {seed} host {host}"));
+            assert!(
+                status.digest.applied <= sim.hosts[&9].applied,
+                "the status of the old life"
+            );
+        }
+    }
+}
+
+#[test]
+fn status_spreads_and_readings_that_take_turns_all_arrive() {
+    let mut sim = Sim::new(HOSTS, 7);
+    sim.run(secs(20));
+    for host in sim.hosts.keys() {
+        for other in sim.hosts.keys() {
+            let status = sim.gossip(*host).status(sim.now, HostId(*other)).unwrap();
+            assert_eq!(status.digest.host, HostId(*other));
+            assert_eq!(status.digest.devices.len(), 8, "host {host} of {other}");
+            let behind = sim.hosts[other].applied - status.digest.applied;
+            assert!(behind <= 2, "host {host} is {behind} behind {other}");
+            assert!(status.heard_ago < secs(6));
+        }
+    }
+}
+
+#[test]
+fn fault_n12_the_status_of_a_silent_host_becomes_unknown_after_three_periods() {
+    let mut sim = Sim::new(HOSTS, 8);
+    sim.run(secs(10));
+    sim.hosts.remove(&9);
+    sim.run(secs(1));
+    assert!(sim.gossip(3).status(sim.now, HostId(9)).is_some());
+    sim.run(STATUS_PERIOD * (status::STALE_PERIODS + 1));
+    assert_eq!(sim.gossip(3).status(sim.now, HostId(9)), None);
+    assert!(sim.gossip(3).status(sim.now, HostId(4)).is_some());
+}
+
+#[test]
+fn lost_announcements_are_repeated_and_five_percent_loss_downs_nobody() {
+    for seed in 0..2 {
+        let mut sim = Sim::new(HOSTS, seed);
+        sim.loss_percent = 5;
+        sim.run(secs(60));
+        assert!(sim.all_know_all(), "seed {seed}");
+        assert_eq!(sim.downs, [], "seed {seed}");
+    }
+}
+
+#[test]
+fn two_halves_find_each_other_again() {
+    let mut sim = Sim::new(HOSTS, 3);
+    sim.run(secs(5));
+    sim.cut = (1..=8).collect();
+    sim.run(secs(30));
+    assert_eq!(sim.gossip(1).seen(HostId(16)), Seen::Down);
+    assert_eq!(sim.gossip(1).members().count(), 7);
+    sim.cut.clear();
+    sim.run(secs(40));
+    assert!(sim.all_know_all());
+}
+
+#[test]
+fn a_host_that_leaves_is_down_at_once() {
+    let mut sim = Sim::new(HOSTS, 4);
+    sim.run(secs(5));
+    let now = sim.now;
+    let actions = sim.hosts.get_mut(&9).unwrap().gossip.leave(now);
+    sim.perform(9, actions);
+    sim.hosts.remove(&9);
+    sim.run(secs(2));
+    let told = sim.downs.iter().filter(|(_, _, whom)| *whom == 9).count();
+    assert_eq!(told, 15);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let trace = |seed| {
+        let mut sim = Sim::new(HOSTS, seed);
+        sim.run(secs(10));
+        (sim.packets, sim.bytes, sim.count)
+    };
+    assert_eq!(trace(1), trace(1));
+    assert_ne!(trace(1), trace(2));
+}
+
+#[test]
+fn fifty_hosts_know_each_other_and_a_dead_one_is_found() {
+    let mut sim = Sim::new(50, 1);
+    sim.run(secs(12));
+    assert!(sim.all_know_all());
+    sim.hosts.remove(&25);
+    sim.run(secs(10));
+    let down = |state: &Host| state.gossip.seen(HostId(25)) == Seen::Down;
+    assert!(sim.hosts.values().all(down));
+    assert!(sim.downs.iter().all(|(_, _, whom)| *whom == 25));
+}
+
+#[test]
+fn packets_in_another_hosts_name_and_garbage_change_nothing() {
+    let mut sim = Sim::new(3, 1);
+    sim.run(secs(5));
+    let now = sim.now;
+    // A packet of host 2 that host 3 delivers.
+    let packet = {
+        let host = sim.hosts.get_mut(&2).unwrap();
+        let target = Member(member(1, 0));
+        host.gossip
+            .foca
+            .announce(target, &mut host.gossip.out)
+            .unwrap();
+        host.gossip.out.to_send().unwrap().1
+    };
+    let first = &mut sim.hosts.get_mut(&1).unwrap().gossip;
+    assert_eq!(first.handle_datagram(now, HostId(3), &packet), []);
+    assert_ne!(first.handle_datagram(now, HostId(2), &packet), []);
+    for end in 0..packet.len() {
+        first.handle_datagram(now, HostId(2), &packet[..end]);
+    }
+    for byte in 0..packet.len() {
+        for bit in 0..8 {
+            let mut flipped = packet.to_vec();
+            flipped[byte] ^= 1 << bit;
+            first.handle_datagram(now, HostId(2), &flipped);
+        }
+    }
+    assert_eq!(first.handle_datagram(now, HostId(2), &[0xff; 1_100]), []);
+    assert_eq!(first.handle_datagram(now, HostId(2), &[0; 2_000]), []);
+}
+
+#[test]
+fn lies_about_a_host_are_outbid_by_it() {
+    let mut sim = Sim::new(4, 1);
+    sim.run(secs(5));
+    // Host 2 tells host 3 that host 4 lives elsewhere under a far newer life, and what its status is.
+    let now = sim.now;
+    let lie = foca::Member::new(
+        Member(GossipMember {
+            addr: "10.9.9.9:1".into(),
+            ..member(4, 1 << 50)
+        }),
+        0,
+        foca::State::Alive,
+    );
+    let host = &mut sim.hosts.get_mut(&2).unwrap().gossip;
+    host.foca
+        .apply_many([lie].into_iter(), true, &mut host.out)
+        .unwrap();
+    let mut forged = digest(4, 999, 0);
+    (forged.incarnation, forged.version) = (1 << 50, 1 << 40);
+    let forged = rota_protocol::codec::encode(&forged).unwrap();
+    host.foca.add_broadcast(&forged).unwrap();
+    let actions = host.finish(now, "lie", Ok(()));
+    sim.perform(2, actions);
+    sim.run(secs(20));
+    assert!(sim.all_know_all());
+    for host in 1..=3 {
+        let four = sim
+            .gossip(host)
+            .members()
+            .find(|m| m.host == HostId(4))
+            .unwrap();
+        assert_eq!(four.addr, addr(4), "host {host}");
+        let status = sim.gossip(host).status(sim.now, HostId(4)).unwrap();
+        assert_ne!(status.digest.applied, 999, "host {host}");
+    }
+}
+
+#[test]
+fn implausible_members_and_digests_are_refused() {
+    let seen = Arc::new(AtomicU64::new(0));
+    let mut codec = Codec::new(HostId(1), seen);
+    let take = |codec: &mut Codec, member: GossipMember| {
+        use foca::Codec as _;
+        let mut bytes = Vec::new();
+        let item = foca::Member::alive(Member(member));
+        codec.encode_member(&item, &mut bytes).unwrap();
+        codec.decode_member(&bytes[..]).is_ok()
+    };
+    assert!(take(&mut codec, member(2, 5)));
+    assert!(!take(&mut codec, member(2, u64::MAX)));
+    let bad_addr = GossipMember {
+        addr: "x\n".into(),
+        ..member(2, 5)
+    };
+    assert!(!take(&mut codec, bad_addr));
+    // A million members.
+    let taken = (0..1_000_000 / 50)
+        .filter(|i| take(&mut codec, member(10 + i, 1)))
+        .count();
+    assert!(taken < GOSSIP_HOSTS_MAX, "{taken}");
+    assert!(take(&mut codec, member(2, 6)), "known hosts go on");
+
+    let mut gossip = Gossip::new(member(1, 1), 1);
+    let mut add = |change: fn(&mut StatusDigest)| {
+        let mut digest = digest(2, 1, 0);
+        (digest.incarnation, digest.version) = (1, 1);
+        change(&mut digest);
+        let bytes = rota_protocol::codec::encode(&digest).unwrap();
+        gossip.foca.add_broadcast(&bytes).is_ok()
+    };
+    assert!(add(|_| {}));
+    assert!(!add(|d| d.version = u64::MAX));
+    assert!(!add(|d| d.incarnation = u64::MAX));
+    assert!(!add(|d| d.addr = String::new()));
+    assert!(!add(|d| d.addr = "x".repeat(5_000)));
+}
+
+#[test]
+fn a_digest_carries_as_many_readings_as_fit_and_goes_round() {
+    let full = digest(1, 1, 100);
+    let (first, fitted) = status::encode_fitting(full.clone(), 0);
+    assert!(
+        first.len() <= status::STATUS_BYTES_MAX && fitted > 5,
+        "{fitted}"
+    );
+    let decode = |bytes: &[u8]| -> StatusDigest {
+        rota_protocol::codec::decode(bytes, status::STATUS_BYTES_MAX).unwrap()
+    };
+    assert_eq!(decode(&first).devices, full.devices[..fitted]);
+    let (second, _) = status::encode_fitting(full.clone(), fitted);
+    assert_eq!(decode(&second).devices[0], full.devices[fitted]);
+    let (round, _) = status::encode_fitting(full.clone(), 99);
+    assert_eq!(decode(&round).devices[1], full.devices[0]);
+    assert_eq!(status::encode_fitting(digest(1, 1, 0), 5).1, 0);
+}
