@@ -167,6 +167,7 @@ async fn a_card_that_comes_late_is_offered_without_a_restart() {
     let driver = Driver::with(Vec::new());
     let mut inventory = driver.inventory();
     assert_eq!(marks(&inventory.refresh().await), "");
+    assert_eq!(inventory.readings().await.len(), 1, "the simulated one; and reading keeps no old list alive");
     driver.shows(cards(&["A"]));
     assert_eq!(marks(&inventory.refresh().await), "A", "an empty host looks anew each time");
     driver.shows(cards(&["A", "B"]));

@@ -15,7 +15,9 @@ const UNSAFE_ALLOWED: [&str; 3] =
 /// The one file that names the wire format's crate.
 const CODEC: &str = "protocol/src/codec.rs";
 /// The one definition of what fits where.
-const FIT: &str = "consensus/core/src/fit.rs";
+const FIT: &str = "consensus/core/src/fit/mod.rs";
+/// The names of all metrics.
+const METERS: &str = "node/src/meters.rs";
 /// Where sans-io deciders live.
 const LOGIC: &str = "node/src/logic";
 /// Where the pure core lives.
@@ -27,20 +29,18 @@ const FILE_LINES_MAX: usize = 400;
 const TEST_FILE_LINES_MAX: usize = 800;
 /// Most lines of a function.
 const FUNCTION_LINES_MAX: usize = 70;
+/// Most lines of one in a test, which tells a story from start to end.
+const TEST_FUNCTION_LINES_MAX: usize = 120;
 
 /// Files over the limit, with their limit. This list may only shrink.
-const LONG_FILES: [(&str, usize); 3] = [
-    ("consensus/core/src/explain.rs", 452),
-    ("consensus/core/src/fit.rs", 410),
-    ("node/src/net/identity.rs", 429),
-];
+const LONG_FILES: [(&str, usize); 1] = [("node/src/net/identity.rs", 429)];
 /// Functions over the limit, with their limit. This list may only shrink.
 const LONG_FUNCTIONS: [(&str, &str, usize); 0] = [];
 
 type Rule = fn(&[Source]) -> Vec<String>;
 
 /// Every rule with its name and a source that breaks it: path and text.
-const RULES: [(&str, Rule, &str, &str); 14] = [
+const RULES: [(&str, Rule, &str, &str); 15] = [
     ("header", header, "node/src/x.rs", "use std::fs;\n"),
     ("unsafe", no_unsafe, "node/src/x.rs", "//! x\nfn f() { unsafe { g() } }\n"),
     ("logic", pure_logic, "node/src/logic/x.rs", "//! x\nuse std::time::{Duration, Instant};\n"),
@@ -54,6 +54,7 @@ const RULES: [(&str, Rule, &str, &str); 14] = [
     ("expect", proven_expect, "node/src/x.rs", "//! x\n\n\n\nfn f() { g().expect(\"it works\") }\n"),
     ("leftovers", no_leftovers, "node/src/x.rs", "//! x\nfn f() { todo!() }\n"),
     ("channels", bounded_channels, "node/src/x.rs", "//! x\nlet c = unbounded_channel();\n"),
+    ("meters", recorded_meters, METERS, "//! x\npub const LOST: &str = \"rota_lost_total\";\n"),
     ("allows", reasoned_allows, "node/src/x.rs", "//! x\n\n#[allow(dead_code)]\nfn f() {}\n"),
 ];
 
@@ -229,10 +230,11 @@ fn short_functions(sources: &[Source]) -> Vec<String> {
     let mut findings = Vec::new();
     for source in sources {
         for (name, number, lines) in source.functions() {
+            let most = if source.is_test_line(number) { TEST_FUNCTION_LINES_MAX } else { FUNCTION_LINES_MAX };
             let allowed = LONG_FUNCTIONS
                 .iter()
                 .find(|(path, function, _)| *path == source.path && *function == name)
-                .map_or(FUNCTION_LINES_MAX, |(_, _, allowed)| *allowed);
+                .map_or(most, |(_, _, allowed)| *allowed);
             if lines > allowed {
                 findings.push(format!(
                     "{}:{number}: `{name}` has {lines} lines, {allowed} at most: split it",
@@ -300,6 +302,33 @@ fn bounded_channels(sources: &[Source]) -> Vec<String> {
             Some(format!("`{found}`: every queue has a limit, and the limit a why"))
         },
     )
+}
+
+/// A metric that nobody records shows operators a calm that nobody measured.
+fn recorded_meters(sources: &[Source]) -> Vec<String> {
+    let recorded = |name: &str| {
+        sources.iter().any(|source| {
+            let own = source.path == METERS;
+            // In the file of names a name stands twice, where it is made and where it is described.
+            let uses = source.shipped().filter(|(_, line)| has_word(line, name)).count();
+            if own { uses > 2 } else { source.code.contains("meters") && uses > 0 }
+        })
+    };
+    let mut findings = Vec::new();
+    for source in sources.iter().filter(|source| source.path == METERS) {
+        for (number, line) in source.shipped() {
+            let name = line
+                .strip_prefix("pub const ")
+                .and_then(|rest| rest.split_once(": &str ="))
+                .map(|(name, _)| name);
+            if let Some(name) = name.filter(|name| !recorded(name)) {
+                findings.push(format!(
+                    "{METERS}:{number}: `{name}` is recorded nowhere: record it, or take it out"
+                ));
+            }
+        }
+    }
+    findings
 }
 
 /// `#[allow(..)]` and `#[expect(..)]` say why: by `reason`, or in a comment on their line or the one before.

@@ -28,7 +28,12 @@ impl Source {
 
     /// Lines of code that is shipped, with their numbers from 1.
     pub(crate) fn shipped(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.lines().filter(|(number, _)| !self.is_test.get(number - 1).copied().unwrap_or(false))
+        self.lines().filter(|(number, _)| !self.is_test_line(*number))
+    }
+
+    /// Whether the line of this number, from 1, belongs to a test.
+    pub(crate) fn is_test_line(&self, number: usize) -> bool {
+        self.is_test.get(number - 1).copied().unwrap_or(false)
     }
 
     /// All lines of code, with their numbers from 1.

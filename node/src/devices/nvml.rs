@@ -121,27 +121,27 @@ impl DeviceProvider for NvmlProvider {
     }
 
     fn read(&mut self) -> Vec<DeviceReading> {
-        if self.nvml.is_none() {
-            // A failure shows in the next look; readings only inform.
-            self.nvml = start(&self.library).ok().flatten();
+        if let Some(nvml) = &self.nvml {
+            return readings(nvml);
         }
-        let Some(nvml) = &self.nvml else {
-            return Vec::new();
-        };
-        let Ok(count) = nvml.device_count() else {
-            return Vec::new();
-        };
-        let mut readings = Vec::new();
-        for device in (0..count).filter_map(|index| nvml.device_by_index(index).ok()) {
-            let slices = slices(&device).unwrap_or_default();
-            if slices.is_empty() {
-                readings.extend(reading(&device));
-            } else {
-                readings.extend(slices.iter().filter_map(reading));
-            }
-        }
-        readings
+        // Started for this alone and not kept: the next look needs a list of cards made afresh. A failure shows there;
+        // readings only inform.
+        let Ok(Some(nvml)) = start(&self.library) else { return Vec::new() };
+        let all = readings(&nvml);
+        retire(nvml);
+        all
     }
+}
+
+fn readings(nvml: &Nvml) -> Vec<DeviceReading> {
+    let mut all = Vec::new();
+    for device in (0..nvml.device_count().unwrap_or(0)).filter_map(|index| nvml.device_by_index(index).ok()) {
+        match slices(&device) {
+            Some(slices) => all.extend(slices.iter().filter_map(reading)),
+            None => all.extend(reading(&device)),
+        }
+    }
+    all
 }
 
 /// Starts the library; `None` when it is not there.
