@@ -68,15 +68,9 @@ impl RawFrame {
     /// The frame is of another kind, or the body is malformed.
     pub fn message<T: DeserializeOwned>(&self, wanted: FrameKind) -> Result<T, FramingError> {
         if self.kind != wanted {
-            return Err(FramingError::Kind {
-                wanted,
-                got: self.kind,
-            });
+            return Err(FramingError::Kind { wanted, got: self.kind });
         }
-        Ok(codec::decode(
-            &self.body,
-            rota_protocol::limits::FRAME_BYTES_MAX,
-        )?)
+        Ok(codec::decode(&self.body, rota_protocol::limits::FRAME_BYTES_MAX)?)
     }
 }
 
@@ -113,10 +107,7 @@ where
 ///
 /// # Errors
 /// The stream broke.
-pub async fn write_frame<W: AsyncWrite + Unpin>(
-    writer: &mut W,
-    frames: &[u8],
-) -> Result<(), FramingError> {
+pub async fn write_frame<W: AsyncWrite + Unpin>(writer: &mut W, frames: &[u8]) -> Result<(), FramingError> {
     writer.write_all(frames).await?;
     writer.flush().await?;
     Ok(())
@@ -129,9 +120,7 @@ pub async fn write_frame<W: AsyncWrite + Unpin>(
 ///
 /// # Errors
 /// The stream broke or ended inside the frame, or its header is refused.
-pub async fn read_frame<R: AsyncRead + Unpin>(
-    reader: &mut R,
-) -> Result<Option<RawFrame>, FramingError> {
+pub async fn read_frame<R: AsyncRead + Unpin>(reader: &mut R) -> Result<Option<RawFrame>, FramingError> {
     let mut header = [0; HEADER_BYTES];
     let mut have = 0;
     while have < HEADER_BYTES {
@@ -147,11 +136,7 @@ pub async fn read_frame<R: AsyncRead + Unpin>(
     if reader.take(len as u64).read_to_end(&mut body).await? < len {
         return Err(cut_short().into());
     }
-    Ok(Some(RawFrame {
-        version,
-        kind,
-        body,
-    }))
+    Ok(Some(RawFrame { version, kind, body }))
 }
 
 /// Reads one message of the kind that is due; `None` when the stream ended at a border between frames.
@@ -159,10 +144,7 @@ pub async fn read_frame<R: AsyncRead + Unpin>(
 ///
 /// # Errors
 /// Those of [`read_frame`], a frame of another kind, a malformed body.
-pub async fn read_message<R, T>(
-    reader: &mut R,
-    wanted: FrameKind,
-) -> Result<Option<T>, FramingError>
+pub async fn read_message<R, T>(reader: &mut R, wanted: FrameKind) -> Result<Option<T>, FramingError>
 where
     R: AsyncRead + Unpin,
     T: DeserializeOwned,
@@ -184,11 +166,7 @@ pub struct FrameReader<R> {
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// A reader at the beginning of a stream, or between two frames.
     pub fn new(inner: R) -> Self {
-        Self {
-            inner,
-            buffer: Vec::new(),
-            start: 0,
-        }
+        Self { inner, buffer: Vec::new(), start: 0 }
     }
 
     /// The next frame; `None` when the stream ended at a border between frames. Cancel-safe: bytes that came in
@@ -238,11 +216,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         };
         let body = body.to_vec();
         self.start += HEADER_BYTES + body.len();
-        Ok(Some(RawFrame {
-            version,
-            kind,
-            body,
-        }))
+        Ok(Some(RawFrame { version, kind, body }))
     }
 }
 
@@ -262,15 +236,11 @@ where
 {
     // A Hello itself is written in the oldest version, which every build that could answer reads.
     write_message(writer, VERSION_MIN, FrameKind::Hello, ours).await?;
-    let theirs: Hello = reader
-        .next_message(FrameKind::Hello)
-        .await?
-        .ok_or(FramingError::Closed(FrameKind::Hello))?;
-    let version = frame::negotiate(
-        (ours.version_min, ours.version_max),
-        (theirs.version_min, theirs.version_max),
-    )
-    .map_err(FramingError::Version)?;
+    let theirs: Hello =
+        reader.next_message(FrameKind::Hello).await?.ok_or(FramingError::Closed(FrameKind::Hello))?;
+    let version =
+        frame::negotiate((ours.version_min, ours.version_max), (theirs.version_min, theirs.version_max))
+            .map_err(FramingError::Version)?;
     Ok((theirs, version))
 }
 
@@ -287,10 +257,7 @@ pub fn client_hello() -> Hello {
 }
 
 fn cut_short() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::UnexpectedEof,
-        "the stream ended inside a frame",
-    )
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the stream ended inside a frame")
 }
 
 #[cfg(test)]
@@ -301,12 +268,7 @@ mod tests {
     use tokio::io::duplex;
 
     fn call(seq: u32, text_bytes: usize) -> ApiCall {
-        ApiCall {
-            seq,
-            request: ApiRequest::Authenticate {
-                token: "x".repeat(text_bytes),
-            },
-        }
+        ApiCall { seq, request: ApiRequest::Authenticate { token: "x".repeat(text_bytes) } }
     }
 
     fn encoded(call: &ApiCall) -> Vec<u8> {
@@ -326,11 +288,7 @@ mod tests {
             let receive = async {
                 let mut reader = FrameReader::new(rx);
                 for wanted in &calls {
-                    let got: ApiCall = reader
-                        .next_message(FrameKind::ApiCall)
-                        .await
-                        .unwrap()
-                        .unwrap();
+                    let got: ApiCall = reader.next_message(FrameKind::ApiCall).await.unwrap().unwrap();
                     assert_eq!(&got, wanted);
                 }
                 assert!(reader.next().await.unwrap().is_none());
@@ -345,10 +303,7 @@ mod tests {
         stream.extend(encoded(&call(2, 4)));
         let mut rest = stream.as_slice();
         for wanted in [call(1, 3), call(2, 4)] {
-            let got: ApiCall = read_message(&mut rest, FrameKind::ApiCall)
-                .await
-                .unwrap()
-                .unwrap();
+            let got: ApiCall = read_message(&mut rest, FrameKind::ApiCall).await.unwrap().unwrap();
             assert_eq!(got, wanted);
         }
         assert!(rest.is_empty());
@@ -375,29 +330,15 @@ mod tests {
     async fn hostile_headers_are_refused_before_memory_is_taken() {
         let over = u32::try_from(FRAME_BYTES_MAX + 1).unwrap();
         for len in [over, u32::MAX] {
-            let header = Header {
-                version: VERSION_MAX,
-                kind: FrameKind::ApiCall,
-                len,
-            }
-            .to_bytes();
+            let header = Header { version: VERSION_MAX, kind: FrameKind::ApiCall, len }.to_bytes();
             let mut bytes = header.as_slice();
             let result = read_frame(&mut bytes).await;
-            assert!(matches!(
-                result,
-                Err(FramingError::Header(HeaderError::TooLarge(_)))
-            ));
+            assert!(matches!(result, Err(FramingError::Header(HeaderError::TooLarge(_)))));
             let result = FrameReader::new(header.as_slice()).next().await;
-            assert!(matches!(
-                result,
-                Err(FramingError::Header(HeaderError::TooLarge(_)))
-            ));
+            assert!(matches!(result, Err(FramingError::Header(HeaderError::TooLarge(_)))));
         }
         let mut garbage = b"GET / HTTP/1.1\r\n\r\n".as_slice();
-        assert!(matches!(
-            read_frame(&mut garbage).await,
-            Err(FramingError::Header(HeaderError::Magic))
-        ));
+        assert!(matches!(read_frame(&mut garbage).await, Err(FramingError::Header(HeaderError::Magic))));
     }
 
     #[tokio::test]
@@ -409,10 +350,7 @@ mod tests {
         body.push(0);
         let bytes = frame::frame(VERSION_MAX, FrameKind::ApiCall, &body).unwrap();
         let result = read_message::<_, ApiCall>(&mut bytes.as_slice(), FrameKind::ApiCall).await;
-        assert!(matches!(
-            result,
-            Err(FramingError::Decode(DecodeError::LeftOver { left: 1 }))
-        ));
+        assert!(matches!(result, Err(FramingError::Decode(DecodeError::LeftOver { left: 1 }))));
     }
 
     #[tokio::test]
@@ -434,11 +372,7 @@ mod tests {
 
     #[tokio::test]
     async fn hellos_agree_on_a_version_or_say_why_not() {
-        let newer = Hello {
-            version_min: VERSION_MAX + 1,
-            version_max: VERSION_MAX + 4,
-            ..client_hello()
-        };
+        let newer = Hello { version_min: VERSION_MAX + 1, version_max: VERSION_MAX + 4, ..client_hello() };
         for (theirs, fits) in [(client_hello(), true), (newer, false)] {
             let (a, b) = duplex(1 << 12);
             let (a_read, mut a_write) = tokio::io::split(a);

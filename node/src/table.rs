@@ -30,8 +30,7 @@ impl Table {
     /// Adds a row; its cells are cleaned.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.header.len());
-        self.rows
-            .push(cells.iter().map(|cell| clean(cell).into_owned()).collect());
+        self.rows.push(cells.iter().map(|cell| clean(cell).into_owned()).collect());
     }
 
     /// Whether it has no rows.
@@ -114,22 +113,13 @@ mod tests {
         let mut table = Table::new(&["JOB>", "NAME", "WHERE"]);
         table.row(["7".into(), "train".into(), "n1".into()]);
         table.row(["1234".into(), "é".into(), String::new()]);
-        assert_eq!(
-            table.to_string(),
-            " JOB  NAME   WHERE\n   7  train  n1\n1234  é\n"
-        );
+        assert_eq!(table.to_string(), " JOB  NAME   WHERE\n   7  train  n1\n1234  é\n");
     }
 
     #[test]
     fn names_of_others_cannot_steer_the_terminal() {
         let mut table = Table::new(&["NAME"]);
-        for name in [
-            "\u{1b}[2J\u{1b}]0;x\u{7}",
-            "a\nb\rc\td",
-            "\u{9b}31m",
-            "\u{202e}gpj",
-            "x\u{7f}",
-        ] {
+        for name in ["\u{1b}[2J\u{1b}]0;x\u{7}", "a\nb\rc\td", "\u{9b}31m", "\u{202e}gpj", "x\u{7f}"] {
             table.row([name.to_owned()]);
         }
         let text = table.to_string();

@@ -50,11 +50,11 @@ pub struct TokenArgs {
     #[arg(long)]
     pub user: Option<String>,
     /// Who pays for the user's jobs [default: the user]
-    #[arg(long, requires = "user")]
+    #[arg(long, conflicts_with = "join")]
     pub tenant: Option<String>,
-    /// What the user may do
-    #[arg(long, requires = "user", default_value = "submitter")]
-    pub role: RoleArg,
+    /// What the user may do [default: submitter]
+    #[arg(long, conflicts_with = "join")]
+    pub role: Option<RoleArg>,
     /// How long it lives [default: 1h to join, 30d for a user]
     #[arg(long, value_name = "TIME")]
     pub ttl: Option<String>,
@@ -98,11 +98,7 @@ pub async fn cluster(context: &Context, args: &ClusterArgs) -> Result<u8, Failur
 
 async fn status(context: &Context, read: ReadArgs) -> Result<u8, Failure> {
     let freshness = read.freshness();
-    match context
-        .client
-        .call(ApiRequest::Cluster { freshness })
-        .await?
-    {
+    match context.client.call(ApiRequest::Cluster { freshness }).await? {
         ApiReply::Cluster(view) => {
             if read.json {
                 document(&view)?;
@@ -110,11 +106,7 @@ async fn status(context: &Context, read: ReadArgs) -> Result<u8, Failure> {
                 say(&status_text(&view, &context.place))?;
             }
             // Asked for the confirmed state, an unconfirmed one is shown but is no success.
-            Ok(if view.linearizable || read.stale {
-                0
-            } else {
-                STATUS_FAILED
-            })
+            Ok(if view.linearizable || read.stale { 0 } else { STATUS_FAILED })
         }
         other => Err(unexpected(&other).into()),
     }
@@ -125,36 +117,15 @@ fn status_text(view: &ClusterView, place: &str) -> String {
         let peer = view.peers.iter().find(|peer| peer.host == host);
         peer.map_or(host.to_string(), |peer| peer.name.clone())
     };
-    let quorum = if view.linearizable {
-        "yes"
-    } else {
-        "not confirmed: this is what one host knows"
-    };
-    let jobs: Vec<String> = view
-        .jobs
-        .iter()
-        .map(|(state, count)| format!("{count} {state}"))
-        .collect();
+    let quorum = if view.linearizable { "yes" } else { "not confirmed: this is what one host knows" };
+    let jobs: Vec<String> = view.jobs.iter().map(|(state, count)| format!("{count} {state}")).collect();
     let lines = [
         format!("cluster  {} ({})", view.name, view.cluster),
         format!("asked    {} at {place}", name_of(view.answered_by)),
-        format!(
-            "leader   {}",
-            view.leader.map_or("none known".to_owned(), name_of)
-        ),
+        format!("leader   {}", view.leader.map_or("none known".to_owned(), name_of)),
         format!("quorum   {quorum}"),
-        format!(
-            "applied  {} (term {}, state {:016x})",
-            view.applied, view.term, view.state_hash
-        ),
-        format!(
-            "jobs     {}",
-            if jobs.is_empty() {
-                "none".to_owned()
-            } else {
-                jobs.join(", ")
-            }
-        ),
+        format!("applied  {} (term {}, state {:016x})", view.applied, view.term, view.state_hash),
+        format!("jobs     {}", if jobs.is_empty() { "none".to_owned() } else { jobs.join(", ") }),
     ];
     let mut text = String::new();
     for line in &lines {
@@ -182,13 +153,8 @@ async fn token(context: &Context, args: &TokenArgs) -> Result<u8, Failure> {
                 Some(tenant) => word::name("tenant", tenant)?,
                 None => user.clone(),
             };
-            let role = role(args.role);
-            (
-                TokenUse::User {
-                    actor: Actor { tenant, user, role },
-                },
-                "30d",
-            )
+            let role = role(args.role.unwrap_or(RoleArg::Submitter));
+            (TokenUse::User { actor: Actor { tenant, user, role } }, "30d")
         }
         None => {
             let host_name = match &args.host_name {
@@ -199,11 +165,7 @@ async fn token(context: &Context, args: &TokenArgs) -> Result<u8, Failure> {
         }
     };
     let ttl_ms = time::duration_ms("ttl", args.ttl.as_deref().unwrap_or(ttl_default))?;
-    let request = ApiRequest::MintToken {
-        request: fresh_request(),
-        usage,
-        ttl_ms,
-    };
+    let request = ApiRequest::MintToken { request: fresh_request(), usage, ttl_ms };
     match context.client.call(request).await? {
         ApiReply::Token { secret } if args.json => {
             document(&json!({ "token": secret, "ttl_ms": ttl_ms }))?;
@@ -271,10 +233,7 @@ async fn local(context: &Context, args: &DoctorArgs, error: Option<PublicError>)
             tell("the agent shows its own checks to operators only; these are this process's");
         }
         Some(error) => tell(&format!("no answer of an agent: {error}")),
-        None => tell(&format!(
-            "the agent at {} does not answer in time",
-            context.place
-        )),
+        None => tell(&format!("the agent at {} does not answer in time", context.place)),
     }
     let data_dir = args
         .data_dir

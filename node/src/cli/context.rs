@@ -22,28 +22,13 @@ const DEADLINE: Duration = Duration::from_secs(30);
 #[derive(Debug, Args, Clone)]
 pub struct TargetArgs {
     /// The agent's unix socket
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        help_heading = "Where the cluster is"
-    )]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Where the cluster is")]
     pub socket: Option<PathBuf>,
     /// Hosts to ask over the network, with a token from --token-file, ROTA_TOKEN or ~/.config/rota/token
-    #[arg(
-        long,
-        global = true,
-        value_name = "HOST:PORT,..",
-        help_heading = "Where the cluster is"
-    )]
+    #[arg(long, global = true, value_name = "HOST:PORT,..", help_heading = "Where the cluster is")]
     pub peer: Option<String>,
     /// A file with a user token
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        help_heading = "Where the cluster is"
-    )]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Where the cluster is")]
     pub token_file: Option<PathBuf>,
 }
 
@@ -69,10 +54,7 @@ impl Context {
         let target = crate::client::target::find(&flags, |name| std::env::var_os(name))?;
         let dials = reach::dials(&target);
         let place = dials.first().map(|dial| dial.place()).unwrap_or_default();
-        Ok(Self {
-            client: Steady::new(dials, DEADLINE),
-            place,
-        })
+        Ok(Self { client: Steady::new(dials, DEADLINE), place })
     }
 
     /// Who the caller is, and its newest job.
@@ -134,11 +116,7 @@ impl ReadArgs {
     /// As the protocol says it.
     #[must_use]
     pub fn freshness(self) -> Freshness {
-        if self.stale {
-            Freshness::Stale
-        } else {
-            Freshness::Linearizable
-        }
+        if self.stale { Freshness::Stale } else { Freshness::Linearizable }
     }
 }
 
@@ -214,11 +192,7 @@ mod tests {
     #[test]
     fn a_document_shows_words_not_bytes() {
         let draft = draft_from_toml(b"command = [\"a\", \"b c\"]\nenv = {X = \"1\"}\n").unwrap();
-        let spec = draft
-            .build(&crate::parse::Defaults {
-                workdir: "/w".into(),
-            })
-            .unwrap();
+        let spec = draft.build(&crate::parse::Defaults { workdir: "/w".into() }).unwrap();
         let mut value = serde_json::json!({ "rows": [{ "spec": spec }] });
         bytes_to_text(&mut value);
         let spec = &value["rows"][0]["spec"];

@@ -43,11 +43,7 @@ pub async fn cancel(context: &Context, args: &CancelArgs) -> Result<u8, Failure>
     let results = join_all(named.iter().map(|&(job, index)| async move {
         let request = match signal {
             Some(signal) => ApiRequest::Signal { job, index, signal },
-            None => ApiRequest::Cancel {
-                request: fresh_request(),
-                job,
-                index,
-            },
+            None => ApiRequest::Cancel { request: fresh_request(), job, index },
         };
         context.client.call(request).await
     }))
@@ -57,21 +53,17 @@ pub async fn cancel(context: &Context, args: &CancelArgs) -> Result<u8, Failure>
     for ((text, &(job, index)), result) in args.jobs.iter().zip(&named).zip(results) {
         let name = index.map_or(job.to_string(), |index| format!("{job}_{index}"));
         let (line, document) = match result {
-            Ok(ApiReply::Cancelling { live: 0 }) => (
-                format!("job {name}: over"),
-                json!({ "job": name, "live": 0 }),
-            ),
-            Ok(ApiReply::Cancelling { live }) => (
-                format!("job {name}: {live} running, being ended"),
-                json!({ "job": name, "live": live }),
-            ),
+            Ok(ApiReply::Cancelling { live: 0 }) => {
+                (format!("job {name}: over"), json!({ "job": name, "live": 0 }))
+            }
+            Ok(ApiReply::Cancelling { live }) => {
+                (format!("job {name}: {live} running, being ended"), json!({ "job": name, "live": live }))
+            }
             Ok(ApiReply::Done) => (format!("job {name}: signalled"), json!({ "job": name })),
             Ok(other) => return Err(unexpected(&other).into()),
             Err(error) => {
-                let pair = (
-                    format!("job {text}: {error}"),
-                    json!({ "job": name, "error": error_json(&error) }),
-                );
+                let pair =
+                    (format!("job {text}: {error}"), json!({ "job": name, "error": error_json(&error) }));
                 first_error.get_or_insert(error);
                 pair
             }
@@ -86,11 +78,7 @@ pub async fn cancel(context: &Context, args: &CancelArgs) -> Result<u8, Failure>
         document(&documents)?;
     }
     // Each was told where it stands in the list already.
-    Ok(if first_error.is_some() {
-        STATUS_FAILED
-    } else {
-        0
-    })
+    Ok(if first_error.is_some() { STATUS_FAILED } else { 0 })
 }
 
 /// Wait until jobs are over. The status is that of the first job, in the order given, that did not end well.

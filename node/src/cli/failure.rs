@@ -50,13 +50,8 @@ impl Failure {
     #[must_use]
     pub fn report(&self, as_json: bool) -> Option<String> {
         match self {
-            Self::Refused(error) if as_json => {
-                Some(json!({ "error": error_json(error) }).to_string())
-            }
-            Self::Refused(error) => Some(format!(
-                "error: {}",
-                crate::table::clean(&error.to_string())
-            )),
+            Self::Refused(error) if as_json => Some(json!({ "error": error_json(error) }).to_string()),
+            Self::Refused(error) => Some(format!("error: {}", crate::table::clean(&error.to_string()))),
             Self::Other(message) if as_json => {
                 Some(json!({ "error": { "code": "failed", "message": message } }).to_string())
             }

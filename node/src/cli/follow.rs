@@ -8,17 +8,12 @@ use rota_protocol::{ErrorCode, JobId, PublicError, Token};
 
 /// A stream that can be asked for again after its connection broke.
 fn is_passing(error: &PublicError) -> bool {
-    matches!(
-        error.code,
-        ErrorCode::Unknown | ErrorCode::NoLeader | ErrorCode::Busy
-    )
+    matches!(error.code, ErrorCode::Unknown | ErrorCode::NoLeader | ErrorCode::Busy)
 }
 
 async fn open(client: &Steady, request: ApiRequest) -> Result<Replies, PublicError> {
     let mut streams = client.streams(&[request]).await?;
-    streams
-        .pop()
-        .ok_or_else(|| PublicError::new(ErrorCode::Internal, "no stream was opened"))
+    streams.pop().ok_or_else(|| PublicError::new(ErrorCode::Internal, "no stream was opened"))
 }
 
 /// The states of one job.
@@ -31,11 +26,7 @@ pub struct JobWatch<'a> {
 impl<'a> JobWatch<'a> {
     /// A watch; `replies` may have been opened by the caller already.
     pub fn new(client: &'a Steady, job: JobId, replies: Option<Replies>) -> Self {
-        Self {
-            client,
-            job,
-            replies,
-        }
+        Self { client, job, replies }
     }
 
     /// The next state of the job; the last one is terminal.
@@ -133,16 +124,11 @@ impl Place {
             Some(attempt) if chunk.attempt < attempt => return Vec::new(),
             Some(attempt) if chunk.attempt == attempt => {}
             _ => {
-                *self = Self {
-                    attempt: Some(chunk.attempt),
-                    offset: chunk.offset,
-                };
+                *self = Self { attempt: Some(chunk.attempt), offset: chunk.offset };
             }
         }
         let known = self.offset.saturating_sub(chunk.offset);
-        let known = usize::try_from(known)
-            .unwrap_or(usize::MAX)
-            .min(chunk.bytes.len());
+        let known = usize::try_from(known).unwrap_or(usize::MAX).min(chunk.bytes.len());
         let mut bytes = chunk.bytes;
         bytes.drain(..known);
         self.offset = self.offset.max(chunk.offset) + bytes.len() as u64;
@@ -153,13 +139,7 @@ impl Place {
 impl<'a> Output<'a> {
     /// An output; `replies` may have been opened by the caller already, by [`Wanted::request`].
     pub fn new(client: &'a Steady, wanted: Wanted, replies: Option<Replies>) -> Self {
-        Self {
-            client,
-            wanted,
-            replies,
-            place: Place::default(),
-            rest_only: false,
-        }
+        Self { client, wanted, replies, place: Place::default(), rest_only: false }
     }
 
     /// The next bytes; `None` after the last.
@@ -213,12 +193,7 @@ mod tests {
     use super::*;
 
     fn chunk(attempt: u64, offset: u64, bytes: &[u8]) -> LogChunk {
-        LogChunk {
-            attempt: Token(attempt),
-            offset,
-            bytes: bytes.to_vec(),
-            last: false,
-        }
+        LogChunk { attempt: Token(attempt), offset, bytes: bytes.to_vec(), last: false }
     }
 
     #[test]
@@ -233,12 +208,6 @@ mod tests {
         // Output that was cut off on the host leaves a gap, never a repetition.
         assert_eq!(place.take(chunk(6, 9, b"x")), b"x");
         assert_eq!(place.take(chunk(6, 9, b"xy")), b"y");
-        assert_eq!(
-            place,
-            Place {
-                attempt: Some(Token(6)),
-                offset: 11
-            }
-        );
+        assert_eq!(place, Place { attempt: Some(Token(6)), offset: 11 });
     }
 }

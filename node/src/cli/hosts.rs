@@ -40,26 +40,14 @@ fn host_table(rows: &[HostRow]) -> Table {
         "HOST", "ID>", "STATE", "GPUS>", "CPUS>", "MEM>", "TASKS>", "LABELS", "ADDRESS", "REASON",
     ]);
     for row in rows {
-        let labels: Vec<String> = row
-            .labels
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
+        let labels: Vec<String> = row.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         table.row([
             row.name.clone(),
             row.host.to_string(),
             format!("{:?}", row.state).to_lowercase(),
             format!("{}/{}", row.gpus_used, row.gpus),
-            format!(
-                "{}/{}",
-                milli_text(row.cpus_milli_used),
-                milli_text(row.cpus_milli)
-            ),
-            format!(
-                "{}/{}",
-                gib(row.mem_mib_used),
-                memory_text_short(row.mem_mib)
-            ),
+            format!("{}/{}", milli_text(row.cpus_milli_used), milli_text(row.cpus_milli)),
+            format!("{}/{}", gib(row.mem_mib_used), memory_text_short(row.mem_mib)),
             row.attempts.to_string(),
             labels.join(","),
             row.addr.clone(),
@@ -97,11 +85,7 @@ pub struct DevicesArgs {
 /// No cluster.
 pub async fn devices(context: &Context, args: &DevicesArgs) -> Result<u8, Failure> {
     let freshness = args.read.freshness();
-    match context
-        .client
-        .call(ApiRequest::Devices { freshness })
-        .await?
-    {
+    match context.client.call(ApiRequest::Devices { freshness }).await? {
         ApiReply::Devices { index, mut rows } => {
             if let Some(host) = &args.host {
                 rows.retain(|row| row.host_name == *host || row.host.to_string() == *host);
@@ -130,9 +114,7 @@ fn device_table(rows: &[DeviceRow]) -> Table {
             DeviceHealth::Dirty { reason } => format!("dirty: {reason}"),
             DeviceHealth::Lost { reason } => format!("lost: {reason}"),
         };
-        let busy = reading
-            .and_then(|r| r.busy_permille)
-            .map(|p| format!("{}%", p / 10));
+        let busy = reading.and_then(|r| r.busy_permille).map(|p| format!("{}%", p / 10));
         let used = reading.and_then(|r| r.vram_used_mib).map(memory_text_short);
         table.row([
             row.host_name.clone(),
@@ -178,11 +160,8 @@ pub struct UndrainArgs {
 /// # Errors
 /// No such host, too few rights, or no cluster.
 pub async fn drain(context: &Context, args: &DrainArgs) -> Result<u8, Failure> {
-    let request = ApiRequest::Drain {
-        request: fresh_request(),
-        host: args.host.clone(),
-        reason: args.reason.clone(),
-    };
+    let request =
+        ApiRequest::Drain { request: fresh_request(), host: args.host.clone(), reason: args.reason.clone() };
     changed(context, request, &args.host, "draining", args.json).await
 }
 
@@ -191,10 +170,7 @@ pub async fn drain(context: &Context, args: &DrainArgs) -> Result<u8, Failure> {
 /// # Errors
 /// No such host, too few rights, or no cluster.
 pub async fn undrain(context: &Context, args: &UndrainArgs) -> Result<u8, Failure> {
-    let request = ApiRequest::Undrain {
-        request: fresh_request(),
-        host: args.host.clone(),
-    };
+    let request = ApiRequest::Undrain { request: fresh_request(), host: args.host.clone() };
     changed(context, request, &args.host, "takes work", args.json).await
 }
 

@@ -14,9 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Variables that a job gets from its submitter's environment without being asked; everything else, secrets above
 /// all, only by `--env`.
-const INHERITED: [&str; 8] = [
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ",
-];
+const INHERITED: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ"];
 /// Longest file that is read as a script or spec, in bytes; the parser has tighter limits and says which.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
@@ -92,10 +90,7 @@ impl Here {
     pub fn now() -> Result<Self, Failure> {
         let workdir = std::env::current_dir()
             .map_err(|error| Failure::other(format!("the current directory: {error}")))?;
-        Ok(Self {
-            workdir,
-            env: std::env::vars_os().collect(),
-        })
+        Ok(Self { workdir, env: std::env::vars_os().collect() })
     }
 
     fn var(&self, name: &[u8]) -> Option<&OsStr> {
@@ -147,9 +142,7 @@ impl JobArgs {
         }
         for (key, texts) in [(Key::GpuModel, &self.gpu_model), (Key::Label, &self.label)] {
             if !texts.is_empty() {
-                let list = texts
-                    .iter()
-                    .map(|text| Scalar::Text(text.clone().into_bytes()));
+                let list = texts.iter().map(|text| Scalar::Text(text.clone().into_bytes()));
                 draft.set(key, &Value::List(list.collect()))?;
             }
         }
@@ -158,11 +151,7 @@ impl JobArgs {
             if !pair.contains(&b'=') {
                 let value = here.var(&pair).ok_or_else(|| {
                     let name = String::from_utf8_lossy(&pair);
-                    PublicError::invalid(
-                        "env",
-                        format!("{name:?} is not set in this environment"),
-                        "SEED=7",
-                    )
+                    PublicError::invalid("env", format!("{name:?} is not set in this environment"), "SEED=7")
                 })?;
                 pair.push(b'=');
                 pair.extend_from_slice(value.as_bytes());
@@ -174,11 +163,7 @@ impl JobArgs {
 
     /// What script, spec file or command say.
     fn base(&self, here: &Here) -> Result<JobDraft, Failure> {
-        let words: Vec<Vec<u8>> = self
-            .command
-            .iter()
-            .map(|word| word.as_bytes().to_vec())
-            .collect();
+        let words: Vec<Vec<u8>> = self.command.iter().map(|word| word.as_bytes().to_vec()).collect();
         if let Some(path) = &self.script {
             return script(&read(path)?, path, &words);
         }
@@ -186,19 +171,11 @@ impl JobArgs {
             let spec = draft_from_toml(&read(path)?)?;
             return Ok(command(words)?.over(spec));
         }
-        if let Some((path, text)) = self
-            .command
-            .first()
-            .and_then(|word| file_with_asks(word, here))
-        {
+        if let Some((path, text)) = self.command.first().and_then(|word| file_with_asks(word, here)) {
             return script(&text, &path, &words[1..]);
         }
         // `bash job.sh` runs the file where it lies, and its head is only comments to the shell.
-        if let Some((path, _)) = self
-            .command
-            .get(1)
-            .and_then(|word| file_with_asks(word, here))
-        {
+        if let Some((path, _)) = self.command.get(1).and_then(|word| file_with_asks(word, here)) {
             let path = path.display();
             tell(&format!(
                 "note: the #ROTA lines of {path} were not read; give the script itself as the command, or --script {path}"
@@ -224,11 +201,7 @@ fn script(text: &[u8], path: &Path, args: &[Vec<u8>]) -> Result<JobDraft, Failur
     }
     let mut named = JobDraft::default();
     if let Some(name) = path.file_name().filter(|name| *name != "-") {
-        let name: String = name
-            .to_string_lossy()
-            .chars()
-            .filter(|c| !c.is_control())
-            .collect();
+        let name: String = name.to_string_lossy().chars().filter(|c| !c.is_control()).collect();
         // A file name that is no job name leaves the job with the name of its interpreter.
         let _ = named.set(Key::Name, &Value::text(name));
     }
@@ -257,10 +230,7 @@ fn file_with_asks(word: &OsStr, here: &Here) -> Option<(PathBuf, Vec<u8>)> {
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let mut text = Vec::new();
     let read = if path.as_os_str() == "-" {
-        std::io::stdin()
-            .lock()
-            .take(FILE_BYTES_MAX)
-            .read_to_end(&mut text)
+        std::io::stdin().lock().take(FILE_BYTES_MAX).read_to_end(&mut text)
     } else {
         std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut text))
     };
@@ -275,10 +245,7 @@ pub fn echo(spec: &JobSpec) -> String {
     let mut lines = vec![
         format!("name      {}", spec.name),
         format!("command   {}", shell_words(&spec.argv)),
-        format!(
-            "workdir   {}",
-            OsString::from_vec(spec.workdir.clone()).to_string_lossy()
-        ),
+        format!("workdir   {}", OsString::from_vec(spec.workdir.clone()).to_string_lossy()),
         format!("gpus      {}", spec.ask.gpus()),
         format!("cpus      {}", amount::milli_text(spec.ask.cpus_milli)),
     ];
@@ -297,15 +264,9 @@ pub fn echo(spec: &JobSpec) -> String {
         lines.push(format!("label     {key}={value}"));
     }
     if let Some(array) = &spec.array {
-        lines.push(format!(
-            "array     {} ({} tasks)",
-            word::array_text(array),
-            array.count()
-        ));
+        lines.push(format!("array     {} ({} tasks)", word::array_text(array), array.count()));
     }
-    let limit = spec
-        .time_limit_ms
-        .map_or("unlimited".to_owned(), time::duration_text);
+    let limit = spec.time_limit_ms.map_or("unlimited".to_owned(), time::duration_text);
     lines.push(format!("time      {limit}"));
     if let Some(ms) = spec.grace_ms {
         lines.push(format!("grace     {}", time::duration_text(ms.into())));

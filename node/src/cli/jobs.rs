@@ -52,11 +52,7 @@ pub struct QueueArgs {
 /// # Errors
 /// Refused, or no cluster.
 pub async fn queue(context: &Context, args: &QueueArgs) -> Result<u8, Failure> {
-    let mut filter = QueueFilter {
-        user: args.user.clone(),
-        all: args.all,
-        ..QueueFilter::default()
-    };
+    let mut filter = QueueFilter { user: args.user.clone(), all: args.all, ..QueueFilter::default() };
     if let Some(text) = &args.state {
         filter.states = word::states("state", text)?;
         filter.all = true;
@@ -93,10 +89,7 @@ async fn rows(
     loop {
         let left = wanted - all.len();
         filter.limit = args.limit.map(|_| u32::try_from(left).unwrap_or(u32::MAX));
-        let request = ApiRequest::Queue {
-            filter: filter.clone(),
-            freshness: args.read.freshness(),
-        };
+        let request = ApiRequest::Queue { filter: filter.clone(), freshness: args.read.freshness() };
         match context.client.call(request).await? {
             ApiReply::Queue { index, rows, next } => {
                 all.extend(rows);
@@ -112,17 +105,8 @@ async fn rows(
 }
 
 fn queue_table(rows: &[JobRow], now_ms: u64) -> Table {
-    let mut table = Table::new(&[
-        "JOB>",
-        "NAME",
-        "USER",
-        "ST",
-        "PRIO>",
-        "TIME>",
-        "TASKS>",
-        "ASK",
-        "HOSTS(REASON)",
-    ]);
+    let mut table =
+        Table::new(&["JOB>", "NAME", "USER", "ST", "PRIO>", "TIME>", "TASKS>", "ASK", "HOSTS(REASON)"]);
     for row in rows {
         let total = row.tasks.total();
         let done = row.tasks.succeeded + row.tasks.failed + row.tasks.cancelled;
@@ -133,11 +117,7 @@ fn queue_table(rows: &[JobRow], now_ms: u64) -> Table {
             row.state.code().to_owned(),
             row.priority.to_string(),
             ran(row, now_ms),
-            if total == 1 {
-                String::new()
-            } else {
-                format!("{done}/{total}")
-            },
+            if total == 1 { String::new() } else { format!("{done}/{total}") },
             row.ask.clone(),
             row.place.clone(),
         ]);
@@ -170,11 +150,7 @@ pub struct ShowArgs {
 pub async fn show(context: &Context, args: &ShowArgs) -> Result<u8, Failure> {
     let (job, index) = context.job(&args.job).await?;
     let freshness = args.read.freshness();
-    match context
-        .client
-        .call(ApiRequest::Show { job, freshness })
-        .await?
-    {
+    match context.client.call(ApiRequest::Show { job, freshness }).await? {
         ApiReply::Job(mut view) => {
             if let Some(index) = index {
                 view.attempts.retain(|attempt| attempt.task.index == index);
@@ -203,11 +179,7 @@ fn show_text(view: &JobView, now_ms: u64) -> String {
         lines.push(format!("started   {}", stamp(ms)));
     }
     if let Some(ms) = row.ended_ms {
-        lines.push(format!(
-            "ended     {} (ran {})",
-            stamp(ms),
-            ran(row, now_ms)
-        ));
+        lines.push(format!("ended     {} (ran {})", stamp(ms), ran(row, now_ms)));
     }
     let tasks = row.tasks;
     if tasks.total() > 1 {
@@ -286,24 +258,14 @@ pub async fn why(context: &Context, args: &WhyArgs) -> Result<u8, Failure> {
 }
 
 fn why_text(view: &WhyView) -> String {
-    let waits = if view.state == JobState::Pending {
-        "waits"
-    } else {
-        "waited"
-    };
+    let waits = if view.state == JobState::Pending { "waits" } else { "waited" };
     let mut lines = vec![
         format!("job {}: {}", view.job, view.verdict),
         format!("asks    {}", view.ask),
-        format!(
-            "{waits:<7} {}",
-            duration_text(whole_seconds(view.waited_ms))
-        ),
+        format!("{waits:<7} {}", duration_text(whole_seconds(view.waited_ms))),
     ];
     if view.state == JobState::Pending {
-        lines.push(format!(
-            "ahead   {} tasks that ask {} GPUs",
-            view.ahead_tasks, view.ahead_gpus
-        ));
+        lines.push(format!("ahead   {} tasks that ask {} GPUs", view.ahead_tasks, view.ahead_gpus));
     }
     if let Some(offer) = &view.largest_offer {
         lines.push(format!("largest {offer}"));
@@ -319,11 +281,7 @@ fn why_text(view: &WhyView) -> String {
     if !view.by_reason.is_empty() {
         let mut table = Table::new(&["HOSTS>", "KEPT OFF BY", "DETAIL"]);
         for reason in &view.by_reason {
-            table.row([
-                reason.hosts.to_string(),
-                reason.kind.clone(),
-                reason.detail.clone(),
-            ]);
+            table.row([reason.hosts.to_string(), reason.kind.clone(), reason.detail.clone()]);
         }
         text.push_str(&format!("\n{table}of {} hosts\n", view.hosts));
     }

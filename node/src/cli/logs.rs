@@ -51,11 +51,7 @@ pub async fn logs(context: &Context, args: &LogsArgs) -> Result<u8, Failure> {
         job,
         index: named.or(args.index).unwrap_or(0),
         attempt: args.attempt.map(Token),
-        stream: if args.stderr {
-            OutputStream::Stderr
-        } else {
-            OutputStream::Stdout
-        },
+        stream: if args.stderr { OutputStream::Stderr } else { OutputStream::Stdout },
         follow: args.follow,
     };
     let mut output = Output::new(&context.client, wanted, None);

@@ -34,12 +34,7 @@ use std::process::ExitCode;
 
 /// A scheduler for GPU work over hosts that are all equal.
 #[derive(Debug, Parser)]
-#[command(
-    name = "rota",
-    version,
-    propagate_version = true,
-    disable_help_subcommand = true
-)]
+#[command(name = "rota", version, propagate_version = true, disable_help_subcommand = true)]
 pub struct Cli {
     /// Where the cluster is.
     #[command(flatten)]
@@ -125,9 +120,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, handlers: &Handlers) -> Ex
         Err(error) => {
             // Help goes to standard output with status 0, a mistake to standard error with 2.
             let _ = error.print();
-            return ExitCode::from(
-                u8::try_from(error.exit_code()).unwrap_or(failure::STATUS_INVALID),
-            );
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(failure::STATUS_INVALID));
         }
     };
     let json = cli.command.json();
@@ -153,10 +146,8 @@ fn dispatch(cli: Cli, handlers: &Handlers) -> Outcome {
         Command::Bench(args) => (handlers.bench)(args),
         command => {
             let context = Context::new(&cli.target)?;
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .map_err(Failure::other)?;
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::other)?;
             let outcome = runtime.block_on(ask(&context, &command));
             // A write that hangs on a stopped reader must not keep the process.
             runtime.shutdown_background();

@@ -14,12 +14,7 @@ pub fn dials(target: &Target) -> Vec<Arc<dyn Dial>> {
         Target::Socket(path) => vec![Arc::new(UnixDial { path: path.clone() })],
         Target::Peers { addrs, token } => addrs
             .iter()
-            .map(|addr| {
-                Arc::new(QuicDial {
-                    addr: addr.clone(),
-                    token: token.clone(),
-                }) as Arc<dyn Dial>
-            })
+            .map(|addr| Arc::new(QuicDial { addr: addr.clone(), token: token.clone() }) as Arc<dyn Dial>)
             .collect(),
     }
 }
@@ -33,9 +28,7 @@ struct QuicDial {
 impl Dial for QuicDial {
     fn dial(&self) -> BoxFuture<'_, Result<(ReadHalf, WriteHalf), PublicError>> {
         Box::pin(async move {
-            let stream = connect_api(&self.addr, &self.token)
-                .await
-                .map_err(|error| self.refusal(&error))?;
+            let stream = connect_api(&self.addr, &self.token).await.map_err(|error| self.refusal(&error))?;
             let (reader, writer) = tokio::io::split(stream);
             Ok((Box::new(reader) as ReadHalf, Box::new(writer) as WriteHalf))
         })

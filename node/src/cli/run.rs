@@ -75,9 +75,7 @@ pub async fn run(context: &Context, args: &RunArgs) -> Result<u8, Failure> {
         Accepted::Yes(job) => job,
         Accepted::ThenInterrupted(job) => {
             cancel(context, job).await?;
-            tell(&format!(
-                "interrupted; job {job} was accepted and is cancelled"
-            ));
+            tell(&format!("interrupted; job {job} was accepted and is cancelled"));
             return Err(Failure::Quiet(STATUS_INTERRUPTED));
         }
     };
@@ -86,9 +84,7 @@ pub async fn run(context: &Context, args: &RunArgs) -> Result<u8, Failure> {
     }
     let row = match (Attached { context, job }).to_the_end(&mut signals).await {
         Err(Failure::Refused(error)) if error.code != ErrorCode::NotFound => {
-            tell(&format!(
-                "lost contact: {error}; job {job} goes on, see `rota wait {job}`"
-            ));
+            tell(&format!("lost contact: {error}; job {job} goes on, see `rota wait {job}`"));
             return Err(Failure::Quiet(STATUS_LOST));
         }
         other => other?,
@@ -110,33 +106,22 @@ type Sending<'a> = Pin<Box<dyn Future<Output = Result<(), PublicError>> + 'a>>;
 
 impl Attached<'_> {
     async fn to_the_end(&self, signals: &mut Signals) -> Result<JobRow, Failure> {
-        let wanted = |stream| Wanted {
-            job: self.job,
-            index: 0,
-            attempt: None,
-            stream,
-            follow: true,
-        };
+        let wanted = |stream| Wanted { job: self.job, index: 0, attempt: None, stream, follow: true };
         let (out, err) = (wanted(OutputStream::Stdout), wanted(OutputStream::Stderr));
-        let requests = [
-            ApiRequest::Watch { job: self.job },
-            out.request(),
-            err.request(),
-        ];
+        let requests = [ApiRequest::Watch { job: self.job }, out.request(), err.request()];
         let client = &self.context.client;
         let mut streams = client.streams(&requests).await?.into_iter();
         let mut watch = JobWatch::new(client, self.job, streams.next());
         let mut out = Output::new(client, out, streams.next());
         let mut err = Output::new(client, err, streams.next());
 
-        let seen: RefCell<Option<JobRow>> = RefCell::new(None);
-        let moved = Cell::new(0_u64);
+        let (seen, moved) = (RefCell::new(None), Cell::new(0));
         let states = async {
             loop {
                 let row = watch.next().await?;
-                let terminal = row.state.is_terminal();
+                let over = row.state.is_terminal();
                 *seen.borrow_mut() = Some(row.clone());
-                if terminal {
+                if over {
                     return Ok::<_, PublicError>(row);
                 }
             }
@@ -146,8 +131,20 @@ impl Attached<'_> {
                 self.pump(&mut out, tokio::io::stdout(), &moved),
                 self.pump(&mut err, tokio::io::stderr(), &moved),
             )
+            .map(drop)
         };
-        let (mut states, mut outputs) = (pin!(states), pin!(outputs));
+        self.attend(signals, &seen, &moved, pin!(states), pin!(outputs)).await
+    }
+
+    /// Passes signals on, and says what a person should know, until the job is over and its output printed.
+    async fn attend(
+        &self,
+        signals: &mut Signals,
+        seen: &RefCell<Option<JobRow>>,
+        moved: &Cell<u64>,
+        mut states: Pin<&mut impl Future<Output = Result<JobRow, PublicError>>>,
+        mut outputs: Pin<&mut impl Future<Output = Result<(), PublicError>>>,
+    ) -> Result<JobRow, Failure> {
         let mut told = pin!(tokio::time::sleep(WAIT_UNTOLD));
         let mut to_tell = io::stderr().is_terminal();
         let mut last: Option<JobRow> = None;
@@ -160,25 +157,17 @@ impl Attached<'_> {
                 row = &mut states, if last.is_none() => last = Some(row?),
                 result = &mut outputs, if !printed => {
                     printed = true;
-                    if let Err(error) = result {
-                        tell(&format!("the output of job {} is not to be had: {error}", self.job));
-                    }
+                    self.tell_if_failed(result, "the output is not to be had: ");
                 }
                 number = signals.next() => {
                     let waits = seen.borrow().as_ref().is_none_or(|row| row.state == JobState::Pending);
                     interrupts += u32::from(number == SignalKind::interrupt().as_raw_value());
                     sending.push(self.on_signal(number, waits, interrupts)?);
                 }
-                Some(result) = sending.next() => {
-                    if let Err(error) = result {
-                        tell(&format!("job {}: {error}", self.job));
-                    }
-                }
+                Some(result) = sending.next() => self.tell_if_failed(result, ""),
                 () = &mut told, if to_tell => {
                     to_tell = false;
-                    if let Some(row) = seen.borrow().as_ref().filter(|row| row.state == JobState::Pending) {
-                        tell(&format!("job {} waits {}; `rota why {}` says more", self.job, row.place, self.job));
-                    }
+                    self.tell_why(seen.borrow().as_ref());
                 }
                 () = tokio::time::sleep(OUTPUT_PATIENCE), if last.is_some() => {
                     if moved.get() == before {
@@ -193,15 +182,25 @@ impl Attached<'_> {
         }
     }
 
+    fn tell_if_failed(&self, result: Result<(), PublicError>, what: &str) {
+        if let Err(error) = result {
+            tell(&format!("job {}: {what}{error}", self.job));
+        }
+    }
+
+    fn tell_why(&self, row: Option<&JobRow>) {
+        if let Some(row) = row.filter(|row| row.state == JobState::Pending) {
+            tell(&format!("job {} waits {}; `rota why {}` says more", self.job, row.place, self.job));
+        }
+    }
+
     /// What a signal to us becomes.
     fn on_signal(&self, number: i32, waits: bool, interrupts: u32) -> Result<Sending<'_>, Failure> {
         if interrupts > 2 {
             tell(&format!("left; job {} is being cancelled", self.job));
             return Err(Failure::Quiet(STATUS_INTERRUPTED));
         }
-        let ends = FORWARDED[..4]
-            .iter()
-            .any(|kind| kind.as_raw_value() == number);
+        let ends = FORWARDED[..4].iter().any(|kind| kind.as_raw_value() == number);
         if interrupts == 2 || (waits && ends) {
             tell(&format!("cancelling job {}", self.job));
             return Ok(Box::pin(cancel(self.context, self.job)));
@@ -211,11 +210,7 @@ impl Attached<'_> {
     }
 
     async fn send(&self, signal: u8) -> Result<(), PublicError> {
-        let request = ApiRequest::Signal {
-            job: self.job,
-            index: None,
-            signal,
-        };
+        let request = ApiRequest::Signal { job: self.job, index: None, signal };
         self.context.client.call(request).await.map(drop)
     }
 
@@ -246,11 +241,7 @@ impl Attached<'_> {
 
 /// Ends a job.
 async fn cancel(context: &Context, job: JobId) -> Result<(), PublicError> {
-    let request = ApiRequest::Cancel {
-        request: fresh_request(),
-        job,
-        index: None,
-    };
+    let request = ApiRequest::Cancel { request: fresh_request(), job, index: None };
     context.client.call(request).await.map(drop)
 }
 
@@ -260,10 +251,7 @@ async fn cancel(context: &Context, job: JobId) -> Result<(), PublicError> {
 /// The cluster does not say.
 pub async fn status(context: &Context, row: &JobRow) -> Result<u8, Failure> {
     let view = ended_view(context, row.job).await?;
-    if let Some(end) = view
-        .attempts
-        .first()
-        .and_then(|attempt| attempt.end.as_ref())
+    if let Some(end) = view.attempts.first().and_then(|attempt| attempt.end.as_ref())
         && row.state == JobState::Failed
         && !matches!(end, AttemptEnd::Exited { .. })
     {
@@ -280,11 +268,7 @@ pub async fn status(context: &Context, row: &JobRow) -> Result<u8, Failure> {
 /// quorum is asked; another one may not have it yet.
 async fn ended_view(context: &Context, job: JobId) -> Result<JobView, PublicError> {
     for freshness in [Freshness::Stale, Freshness::Linearizable] {
-        match context
-            .client
-            .call(ApiRequest::Show { job, freshness })
-            .await
-        {
+        match context.client.call(ApiRequest::Show { job, freshness }).await {
             Ok(ApiReply::Job(view)) if view.row.state.is_terminal() => return Ok(*view),
             Ok(ApiReply::Job(_)) => {}
             Ok(other) => return Err(unexpected(&other)),
@@ -292,10 +276,7 @@ async fn ended_view(context: &Context, job: JobId) -> Result<JobView, PublicErro
             Err(_) => {}
         }
     }
-    Err(PublicError::new(
-        ErrorCode::Internal,
-        format!("job {job} had ended and goes on"),
-    ))
+    Err(PublicError::new(ErrorCode::Internal, format!("job {job} had ended and goes on")))
 }
 
 /// The signals that this process takes for the job.

@@ -53,9 +53,7 @@ pub async fn submit(context: &Context, args: &SubmitArgs) -> Result<u8, Failure>
     let job = match accept(context, spec.clone()).await? {
         Accepted::Yes(job) => job,
         Accepted::ThenInterrupted(job) => {
-            tell(&format!(
-                "interrupted, but job {job} was accepted; `rota cancel {job}` ends it"
-            ));
+            tell(&format!("interrupted, but job {job} was accepted; `rota cancel {job}` ends it"));
             return Err(Failure::Quiet(STATUS_INTERRUPTED));
         }
     };
@@ -109,9 +107,7 @@ async fn told(
             Err(Failure::Quiet(STATUS_INTERRUPTED))
         }
         Ok(Err(_)) | Err(_) => {
-            tell(
-                "it is not known whether the job was accepted; `rota queue --me` shows it if it was",
-            );
+            tell("it is not known whether the job was accepted; `rota queue --me` shows it if it was");
             Err(Failure::Quiet(STATUS_INTERRUPTED))
         }
     }

@@ -5,9 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// This machine's wall clock, in ms since the epoch: for ages on a screen, never for a decision.
 #[must_use]
 pub fn wall_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -42,11 +40,7 @@ fn civil(day: u64) -> (u64, u64, u64) {
     let of_year = of_era - (365 * year + year / 4 - year / 100);
     let from_march = (5 * of_year + 2) / 153;
     let date = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 {
-        from_march + 3
-    } else {
-        from_march - 9
-    };
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
     (year + era * 400 + u64::from(month <= 2), month, date)
 }
 
@@ -70,12 +64,9 @@ mod tests {
 
     #[test]
     fn ages_grow_their_parts() {
-        for (ms, text) in [
-            (999, "0:00"),
-            (249_000, "4:09"),
-            (3_849_000, "1:04:09"),
-            (176_649_000, "2-01:04:09"),
-        ] {
+        for (ms, text) in
+            [(999, "0:00"), (249_000, "4:09"), (3_849_000, "1:04:09"), (176_649_000, "2-01:04:09")]
+        {
             assert_eq!(age(ms), text);
         }
     }

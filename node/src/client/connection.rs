@@ -3,9 +3,7 @@
 //! A reader that does not take its answers holds up the others of the connection (back-pressure, not memory).
 
 use super::{CONNECT_LIMIT, Dial, ReadHalf, UnixDial, WriteHalf, unexpected};
-use crate::framing::{
-    FrameReader, FramingError, client_hello, encode_message, exchange_hello, write_frame,
-};
+use crate::framing::{FrameReader, FramingError, client_hello, encode_message, exchange_hello, write_frame};
 use rota_protocol::api::{ApiAnswer, ApiCall, ApiReply, ApiRequest};
 use rota_protocol::frame::FrameKind;
 use rota_protocol::{ErrorCode, PublicError};
@@ -77,16 +75,11 @@ impl Client {
             let (reader, writer) = dial.dial().await?;
             Self::over(reader, writer, dial.token()).await
         };
-        tokio::time::timeout(CONNECT_LIMIT, connect)
-            .await
-            .unwrap_or_else(|_| {
-                let place = dial.place();
-                let limit_s = CONNECT_LIMIT.as_secs();
-                Err(PublicError::new(
-                    ErrorCode::NoLeader,
-                    format!("{place} did not answer within {limit_s} s"),
-                ))
-            })
+        tokio::time::timeout(CONNECT_LIMIT, connect).await.unwrap_or_else(|_| {
+            let place = dial.place();
+            let limit_s = CONNECT_LIMIT.as_secs();
+            Err(PublicError::new(ErrorCode::NoLeader, format!("{place} did not answer within {limit_s} s")))
+        })
     }
 
     /// Speaks over a stream that is open already.
@@ -99,9 +92,8 @@ impl Client {
         token: Option<&str>,
     ) -> Result<Self, PublicError> {
         let mut frames = FrameReader::new(reader);
-        let (_, version) = exchange_hello(&mut frames, &mut writer, &client_hello())
-            .await
-            .map_err(no_hello)?;
+        let (_, version) =
+            exchange_hello(&mut frames, &mut writer, &client_hello()).await.map_err(no_hello)?;
         let calls = Arc::new(Mutex::new(Calls::default()));
         let client = Self {
             version,
@@ -126,10 +118,7 @@ impl Client {
     /// have been carried out.
     pub async fn call(&self, request: ApiRequest) -> Result<ApiReply, PublicError> {
         let mut replies = self.stream(request).await?;
-        replies
-            .next()
-            .await
-            .unwrap_or_else(|| Err(broken("no answer came")))
+        replies.next().await.unwrap_or_else(|| Err(broken("no answer came")))
     }
 
     /// Asks for a stream of answers.
@@ -164,17 +153,10 @@ impl Client {
                 seq
             };
             // From here on, dropping it takes the call off the list.
-            streams.push(Replies {
-                seq,
-                answers,
-                done: false,
-                calls: Arc::clone(&self.calls),
-            });
+            streams.push(Replies { seq, answers, done: false, calls: Arc::clone(&self.calls) });
             let call = ApiCall { seq, request };
-            let frame =
-                encode_message(self.version, FrameKind::ApiCall, &call).map_err(|error| {
-                    PublicError::new(ErrorCode::TooLarge, format!("the request: {error}"))
-                })?;
+            let frame = encode_message(self.version, FrameKind::ApiCall, &call)
+                .map_err(|error| PublicError::new(ErrorCode::TooLarge, format!("the request: {error}")))?;
             bytes.extend_from_slice(&frame);
         }
         let mut writer = self.writer.lock().await;
@@ -234,10 +216,7 @@ impl Replies {
 
 impl fmt::Debug for Replies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replies")
-            .field("seq", &self.seq)
-            .field("done", &self.done)
-            .finish_non_exhaustive()
+        f.debug_struct("Replies").field("seq", &self.seq).field("done", &self.done).finish_non_exhaustive()
     }
 }
 
@@ -249,20 +228,14 @@ impl Drop for Replies {
 
 /// The answer to a call is lost.
 fn broken(why: &str) -> PublicError {
-    PublicError::new(
-        ErrorCode::Unknown,
-        format!("the connection to the agent broke: {why}"),
-    )
+    PublicError::new(ErrorCode::Unknown, format!("the connection to the agent broke: {why}"))
 }
 
 /// Nothing but a hello was sent, so nothing was carried out.
 fn no_hello(error: FramingError) -> PublicError {
     match error {
         FramingError::Version(error) => error,
-        error => PublicError::new(
-            ErrorCode::NoLeader,
-            format!("the agent did not say hello: {error}"),
-        ),
+        error => PublicError::new(ErrorCode::NoLeader, format!("the agent did not say hello: {error}")),
     }
 }
 
@@ -276,17 +249,11 @@ async fn read_answers(mut frames: FrameReader<ReadHalf>, calls: Arc<Mutex<Calls>
         };
         let sender = {
             let mut calls = lock(&calls);
-            if answer.more {
-                calls.open.get(&answer.seq).cloned()
-            } else {
-                calls.open.remove(&answer.seq)
-            }
+            if answer.more { calls.open.get(&answer.seq).cloned() } else { calls.open.remove(&answer.seq) }
         };
         // An answer to a call that was given up is nobody's, and so is one whose reader goes meanwhile.
         if let Some(sender) = sender {
-            let _ = sender
-                .send(answer.result.map(|reply| (answer.more, reply)))
-                .await;
+            let _ = sender.send(answer.result.map(|reply| (answer.more, reply))).await;
         }
     };
     lock(&calls).close(&why);

@@ -98,8 +98,5 @@ pub fn fresh_request() -> RequestId {
 /// A reply of a kind that does not answer the request.
 #[must_use]
 pub fn unexpected(reply: &rota_protocol::api::ApiReply) -> PublicError {
-    PublicError::new(
-        ErrorCode::Internal,
-        format!("the agent gave an unexpected answer: {reply:?}"),
-    )
+    PublicError::new(ErrorCode::Internal, format!("the agent gave an unexpected answer: {reply:?}"))
 }

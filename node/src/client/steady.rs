@@ -34,9 +34,7 @@ struct Link {
 impl fmt::Debug for Steady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places: Vec<String> = self.dials.iter().map(|dial| dial.place()).collect();
-        f.debug_struct("Steady")
-            .field("places", &places)
-            .finish_non_exhaustive()
+        f.debug_struct("Steady").field("places", &places).finish_non_exhaustive()
     }
 }
 
@@ -44,11 +42,7 @@ impl Steady {
     /// A client that asks these peers, the first one first, and gives up after `deadline` for each request.
     #[must_use]
     pub fn new(dials: Vec<Arc<dyn Dial>>, deadline: Duration) -> Self {
-        Self {
-            dials,
-            deadline,
-            link: Mutex::new(Link::default()),
-        }
+        Self { dials, deadline, link: Mutex::new(Link::default()) }
     }
 
     /// Asks for one answer.
@@ -91,11 +85,7 @@ impl Steady {
         }
     }
 
-    async fn ask_once(
-        &self,
-        request: &ApiRequest,
-        left: Duration,
-    ) -> Result<ApiReply, PublicError> {
+    async fn ask_once(&self, request: &ApiRequest, left: Duration) -> Result<ApiReply, PublicError> {
         let client = self.client().await?;
         let limit = left.min(ANSWER_LIMIT);
         let result = match tokio::time::timeout(limit, client.call(request.clone())).await {
@@ -154,12 +144,7 @@ struct Retry {
 
 impl Retry {
     fn new(deadline: Duration) -> Self {
-        Self {
-            until: Instant::now() + deadline,
-            pause: PAUSE_MIN,
-            unknown: false,
-            reached: false,
-        }
+        Self { until: Instant::now() + deadline, pause: PAUSE_MIN, unknown: false, reached: false }
     }
 
     fn left(&self) -> Duration {
@@ -179,17 +164,11 @@ impl Retry {
         self.reached |= lost || answered;
         // A lone agent that was never there is not waited for: the user would rather know at once.
         let absent = error.code == ErrorCode::NoLeader && !self.reached && peers < 2;
-        let passing = matches!(
-            error.code,
-            ErrorCode::Unknown | ErrorCode::NoLeader | ErrorCode::Busy
-        );
+        let passing = matches!(error.code, ErrorCode::Unknown | ErrorCode::NoLeader | ErrorCode::Busy);
         if !passing || absent || (lost && !is_repeatable(request)) {
             return Err(error);
         }
-        let asked = error
-            .retry_after_ms
-            .map(u64::from)
-            .map(Duration::from_millis);
+        let asked = error.retry_after_ms.map(u64::from).map(Duration::from_millis);
         let pause = asked.unwrap_or(self.pause).min(PAUSE_MAX);
         if self.left() <= pause {
             return Err(match self.unknown {
@@ -223,8 +202,5 @@ fn is_read(request: &ApiRequest) -> bool {
 /// A request that may be sent again after its answer was lost: everything that reads or has a request id. A token's
 /// secret is drawn anew by each call, and only the first one would be stored.
 fn is_repeatable(request: &ApiRequest) -> bool {
-    !matches!(
-        request,
-        ApiRequest::Signal { .. } | ApiRequest::MintToken { .. }
-    )
+    !matches!(request, ApiRequest::Signal { .. } | ApiRequest::MintToken { .. })
 }

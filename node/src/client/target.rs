@@ -50,10 +50,9 @@ impl std::fmt::Debug for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Socket(path) => f.debug_tuple("Socket").field(path).finish(),
-            Self::Peers { addrs, .. } => f
-                .debug_struct("Peers")
-                .field("addrs", addrs)
-                .finish_non_exhaustive(),
+            Self::Peers { addrs, .. } => {
+                f.debug_struct("Peers").field("addrs", addrs).finish_non_exhaustive()
+            }
         }
     }
 }
@@ -62,10 +61,7 @@ impl std::fmt::Debug for Target {
 ///
 /// # Errors
 /// A peer is given but no token is found, or its file cannot be read.
-pub fn find(
-    flags: &TargetFlags,
-    env: impl Fn(&str) -> Option<OsString>,
-) -> Result<Target, PublicError> {
+pub fn find(flags: &TargetFlags, env: impl Fn(&str) -> Option<OsString>) -> Result<Target, PublicError> {
     let env = |name: &str| env(name).filter(|value| !value.is_empty());
     if let Some(path) = &flags.socket {
         return Ok(Target::Socket(path.clone()));
@@ -103,26 +99,16 @@ fn peers(
     flags: &TargetFlags,
     env: &impl Fn(&str) -> Option<OsString>,
 ) -> Result<Target, PublicError> {
-    let addrs: Vec<String> = list
-        .split(',')
-        .map(|addr| addr.trim().to_owned())
-        .filter(|addr| !addr.is_empty())
-        .collect();
+    let addrs: Vec<String> =
+        list.split(',').map(|addr| addr.trim().to_owned()).filter(|addr| !addr.is_empty()).collect();
     if addrs.is_empty() {
-        return Err(PublicError::invalid(
-            "peer",
-            "names no address",
-            "node1:7420",
-        ));
+        return Err(PublicError::invalid("peer", "names no address", "node1:7420"));
     }
     let token = token(flags, env)?;
     Ok(Target::Peers { addrs, token })
 }
 
-fn token(
-    flags: &TargetFlags,
-    env: &impl Fn(&str) -> Option<OsString>,
-) -> Result<String, PublicError> {
+fn token(flags: &TargetFlags, env: &impl Fn(&str) -> Option<OsString>) -> Result<String, PublicError> {
     if let Some(path) = &flags.token_file {
         return read_token(path);
     }
@@ -144,10 +130,7 @@ fn token(
 
 fn read_token(path: &Path) -> Result<String, PublicError> {
     let refuse = |why: String| {
-        PublicError::new(
-            ErrorCode::Unauthenticated,
-            format!("token file {}: {why}", path.display()),
-        )
+        PublicError::new(ErrorCode::Unauthenticated, format!("token file {}: {why}", path.display()))
     };
     let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
     let token = text.trim();

@@ -4,9 +4,7 @@ use super::steady::Steady;
 use super::target::{Target, TargetFlags, find};
 use super::*;
 use crate::framing::{FrameReader, encode_message, exchange_hello, write_frame};
-use rota_protocol::api::{
-    ApiAnswer, ApiCall, ApiReply, ApiRequest, Freshness, LogChunk, OutputStream,
-};
+use rota_protocol::api::{ApiAnswer, ApiCall, ApiReply, ApiRequest, Freshness, LogChunk, OutputStream};
 use rota_protocol::frame::{FrameKind, Hello, VERSION_MAX};
 use rota_protocol::job::JobSpec;
 use rota_protocol::{JobId, Token};
@@ -28,18 +26,12 @@ impl Peer {
         let (reader, mut writer) = stream.into_split();
         let mut frames = FrameReader::new(reader);
         let hello = crate::framing::client_hello();
-        exchange_hello(&mut frames, &mut writer, &hello)
-            .await
-            .unwrap();
+        exchange_hello(&mut frames, &mut writer, &hello).await.unwrap();
         Self { frames, writer }
     }
 
     async fn call(&mut self) -> ApiCall {
-        self.frames
-            .next_message(FrameKind::ApiCall)
-            .await
-            .unwrap()
-            .unwrap()
+        self.frames.next_message(FrameKind::ApiCall).await.unwrap().unwrap()
     }
 
     async fn answer(&mut self, seq: u32, more: bool, result: Result<ApiReply, PublicError>) {
@@ -59,51 +51,27 @@ fn place() -> Place {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("api.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    Place {
-        _dir: dir,
-        path,
-        listener,
-    }
+    Place { _dir: dir, path, listener }
 }
 
 fn steady(paths: &[&Path]) -> Steady {
-    let dials = paths
-        .iter()
-        .map(|path| {
-            Arc::new(UnixDial {
-                path: path.to_path_buf(),
-            }) as Arc<dyn Dial>
-        })
-        .collect();
+    let dials =
+        paths.iter().map(|path| Arc::new(UnixDial { path: path.to_path_buf() }) as Arc<dyn Dial>).collect();
     Steady::new(dials, Duration::from_secs(30))
 }
 
 fn spec() -> JobSpec {
     let mut draft = crate::parse::JobDraft::default();
-    draft
-        .set(
-            crate::parse::Key::Command,
-            &crate::parse::Value::text("true"),
-        )
-        .unwrap();
-    draft
-        .build(&crate::parse::Defaults {
-            workdir: "/".into(),
-        })
-        .unwrap()
+    draft.set(crate::parse::Key::Command, &crate::parse::Value::text("true")).unwrap();
+    draft.build(&crate::parse::Defaults { workdir: "/".into() }).unwrap()
 }
 
 fn submit() -> ApiRequest {
-    ApiRequest::Submit {
-        jobs: vec![(fresh_request(), spec())],
-    }
+    ApiRequest::Submit { jobs: vec![(fresh_request(), spec())] }
 }
 
 fn show(job: u64) -> ApiRequest {
-    ApiRequest::Show {
-        job: JobId(job),
-        freshness: Freshness::Stale,
-    }
+    ApiRequest::Show { job: JobId(job), freshness: Freshness::Stale }
 }
 
 fn why(job: u64) -> PublicError {
@@ -121,9 +89,7 @@ async fn answers_find_their_calls_in_any_order() {
         }
         // Last asked, first answered; an answer to nobody's call in between.
         for call in calls.iter().rev() {
-            let ApiRequest::Show { job, .. } = call.request else {
-                panic!("{call:?}")
-            };
+            let ApiRequest::Show { job, .. } = call.request else { panic!("{call:?}") };
             peer.answer(9_999, false, Ok(ApiReply::Done)).await;
             peer.answer(call.seq, false, Err(why(job.0))).await;
         }
@@ -131,11 +97,7 @@ async fn answers_find_their_calls_in_any_order() {
     };
     let user = async {
         let client = Client::connect_socket(&place.path).await.unwrap();
-        let (a, b, c) = tokio::join!(
-            client.call(show(1)),
-            client.call(show(2)),
-            client.call(show(3))
-        );
+        let (a, b, c) = tokio::join!(client.call(show(1)), client.call(show(2)), client.call(show(3)));
         assert_eq!((a, b, c), (Err(why(1)), Err(why(2)), Err(why(3))));
     };
     tokio::join!(agent, user);
@@ -146,22 +108,15 @@ async fn a_stream_gives_its_answers_in_order_beside_others_and_ends() {
     let place = place();
     let chunk = |offset: u64, more: bool| {
         let bytes = vec![b'x'; 1_000];
-        ApiReply::Log(LogChunk {
-            attempt: Token(7),
-            offset,
-            bytes,
-            last: !more,
-        })
+        ApiReply::Log(LogChunk { attempt: Token(7), offset, bytes, last: !more })
     };
     let agent = async {
         let mut peer = Peer::accept(&place.listener).await;
         let (logs, other) = (peer.call().await, peer.call().await);
         for at in 0..100 {
-            peer.answer(logs.seq, true, Ok(chunk(at * 1_000, true)))
-                .await;
+            peer.answer(logs.seq, true, Ok(chunk(at * 1_000, true))).await;
         }
-        peer.answer(logs.seq, false, Ok(chunk(100_000, false)))
-            .await;
+        peer.answer(logs.seq, false, Ok(chunk(100_000, false))).await;
         peer.answer(other.seq, false, Ok(ApiReply::Done)).await;
         peer
     };
@@ -208,10 +163,7 @@ async fn a_broken_connection_is_told_to_every_open_call() {
             assert!(stream.next().await.is_none());
         }
         assert!(!client.is_open());
-        assert_eq!(
-            client.call(show(3)).await.unwrap_err().code,
-            ErrorCode::Unknown
-        );
+        assert_eq!(client.call(show(3)).await.unwrap_err().code, ErrorCode::Unknown);
     };
     tokio::join!(agent, user);
 }
@@ -231,8 +183,7 @@ async fn a_lost_answer_is_asked_for_again_with_the_same_request_id() {
         let busy = PublicError::new(ErrorCode::NoLeader, "no leader").retry_after(1);
         peer.answer(call.seq, false, Err(busy)).await;
         let call = peer.call().await;
-        peer.answer(call.seq, false, Ok(ApiReply::Submitted(vec![Ok(JobId(5))])))
-            .await;
+        peer.answer(call.seq, false, Ok(ApiReply::Submitted(vec![Ok(JobId(5))]))).await;
         asked.push(call.request);
         (asked, peer)
     };
@@ -261,15 +212,8 @@ async fn a_signal_is_not_sent_twice_and_a_refusal_not_repeated() {
     };
     let user = async {
         let client = steady(&[&place.path]);
-        let signal = ApiRequest::Signal {
-            job: JobId(1),
-            index: None,
-            signal: 10,
-        };
-        assert_eq!(
-            client.call(signal).await.unwrap_err().code,
-            ErrorCode::Unknown
-        );
+        let signal = ApiRequest::Signal { job: JobId(1), index: None, signal: 10 };
+        assert_eq!(client.call(signal).await.unwrap_err().code, ErrorCode::Unknown);
         assert_eq!(client.call(show(1)).await, Err(why(1)));
     };
     tokio::join!(agent, user);
@@ -308,10 +252,7 @@ async fn an_outcome_that_stays_unknown_is_said_to_be_so() {
         result = user => result.unwrap_err(),
     };
     assert_eq!(error.code, ErrorCode::Unknown);
-    assert!(
-        error.message.contains("may have been carried out"),
-        "{error}"
-    );
+    assert!(error.message.contains("may have been carried out"), "{error}");
 }
 
 #[tokio::test]
@@ -320,16 +261,10 @@ async fn a_peer_of_another_version_or_another_protocol_is_named() {
     let agent = async {
         let (stream, _) = place.listener.accept().await.unwrap();
         let (reader, mut writer) = stream.into_split();
-        let newer = Hello {
-            version_min: 7,
-            version_max: 9,
-            ..crate::framing::client_hello()
-        };
+        let newer = Hello { version_min: 7, version_max: 9, ..crate::framing::client_hello() };
         let _ = exchange_hello(&mut FrameReader::new(reader), &mut writer, &newer).await;
         let (mut stream, _): (UnixStream, _) = place.listener.accept().await.unwrap();
-        tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            .await
-            .unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
         (writer, stream)
     };
     let user = async {
@@ -348,24 +283,12 @@ async fn a_token_is_shown_first_and_a_refused_one_told() {
         let agent = async {
             let (reader, mut writer) = theirs.into_split();
             let mut frames = FrameReader::new(reader);
-            exchange_hello(&mut frames, &mut writer, &crate::framing::client_hello())
-                .await
-                .unwrap();
+            exchange_hello(&mut frames, &mut writer, &crate::framing::client_hello()).await.unwrap();
             let mut peer = Peer { frames, writer };
             let call = peer.call().await;
-            assert_eq!(
-                call.request,
-                ApiRequest::Authenticate {
-                    token: "rota-user-x".into()
-                }
-            );
+            assert_eq!(call.request, ApiRequest::Authenticate { token: "rota-user-x".into() });
             let no = PublicError::new(ErrorCode::Unauthenticated, "unknown token");
-            peer.answer(
-                call.seq,
-                false,
-                if refused { Err(no) } else { Ok(ApiReply::Done) },
-            )
-            .await;
+            peer.answer(call.seq, false, if refused { Err(no) } else { Ok(ApiReply::Done) }).await;
             peer
         };
         let (reader, writer) = ours.into_split();
@@ -393,30 +316,14 @@ fn the_cluster_is_found_in_the_documented_order() {
     let socket = |path: &str| Ok(Target::Socket(path.into()));
     let peers = |addrs: &[&str], token: &str| {
         let addrs = addrs.iter().map(ToString::to_string).collect();
-        Ok(Target::Peers {
-            addrs,
-            token: token.to_owned(),
-        })
+        Ok(Target::Peers { addrs, token: token.to_owned() })
     };
     let none = TargetFlags::default();
-    let flags = TargetFlags {
-        socket: Some("/flag.sock".into()),
-        peer: Some("n1:1".into()),
-        ..none.clone()
-    };
+    let flags = TargetFlags { socket: Some("/flag.sock".into()), peer: Some("n1:1".into()), ..none.clone() };
     assert_eq!(found(&flags, 0, &[]), socket("/flag.sock"));
-    let flags = TargetFlags {
-        peer: Some("n1:1, n2:2".into()),
-        ..none.clone()
-    };
-    assert_eq!(
-        found(&flags, 0, &[]).unwrap_err().code,
-        ErrorCode::Unauthenticated
-    );
-    assert_eq!(
-        found(&flags, 0, &[("ROTA_TOKEN", "t1")]),
-        peers(&["n1:1", "n2:2"], "t1")
-    );
+    let flags = TargetFlags { peer: Some("n1:1, n2:2".into()), ..none.clone() };
+    assert_eq!(found(&flags, 0, &[]).unwrap_err().code, ErrorCode::Unauthenticated);
+    assert_eq!(found(&flags, 0, &[("ROTA_TOKEN", "t1")]), peers(&["n1:1", "n2:2"], "t1"));
     std::fs::create_dir_all(token_path.parent().unwrap()).unwrap();
     std::fs::write(&token_path, "t2\n").unwrap();
     assert_eq!(found(&flags, 0, &[]), peers(&["n1:1", "n2:2"], "t2"));

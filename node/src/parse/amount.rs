@@ -88,10 +88,7 @@ pub(super) fn decimal(text: &str) -> Result<(Decimal, &str), NotDecimal> {
 }
 
 fn digits(text: &str) -> (&str, &str) {
-    let end = text
-        .bytes()
-        .position(|b| !b.is_ascii_digit())
-        .unwrap_or(text.len());
+    let end = text.bytes().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
     text.split_at(end)
 }
 
@@ -122,23 +119,14 @@ pub fn memory_mib(field: &str, text: &str) -> Result<u64, PublicError> {
     if number.is_zero() {
         return Err(PublicError::invalid(
             field,
-            format!(
-                "{} is zero; leave the field out to ask for none",
-                quoted(text)
-            ),
+            format!("{} is zero; leave the field out to ask for none", quoted(text)),
             EXAMPLE,
         ));
     }
     number
         .times_ceil(unit_bytes, 1 << 20)
         .filter(|mib| *mib <= MEM_MIB_MAX)
-        .ok_or_else(|| {
-            PublicError::invalid(
-                field,
-                format!("{} is more than 1024T", quoted(text)),
-                EXAMPLE,
-            )
-        })
+        .ok_or_else(|| PublicError::invalid(field, format!("{} is more than 1024T", quoted(text)), EXAMPLE))
 }
 
 /// CPUs as text (`4`, `0.5`) to thousandths of a core, rounded up; never 0.
@@ -167,11 +155,7 @@ pub fn cpus_milli(field: &str, text: &str) -> Result<u32, PublicError> {
         .and_then(|milli| u32::try_from(milli).ok())
         .filter(|milli| *milli <= CPUS_MILLI_MAX)
         .ok_or_else(|| {
-            PublicError::invalid(
-                field,
-                format!("{} is more than a million cores", quoted(text)),
-                EXAMPLE,
-            )
+            PublicError::invalid(field, format!("{} is more than a million cores", quoted(text)), EXAMPLE)
         })
 }
 
@@ -186,33 +170,20 @@ pub fn gpu_milli(field: &str, text: &str) -> Result<u32, PublicError> {
     if !rest.is_empty() {
         return Err(PublicError::invalid(
             field,
-            format!(
-                "{} is not a number of cards; the model has its own field, gpu-model",
-                quoted(text)
-            ),
+            format!("{} is not a number of cards; the model has its own field, gpu-model", quoted(text)),
             EXAMPLE,
         ));
     }
     if number.scale != 1 {
         return Err(PublicError::invalid(
             field,
-            format!(
-                "{} is a part of a card; only whole cards can be asked for",
-                quoted(text)
-            ),
+            format!("{} is a part of a card; only whole cards can be asked for", quoted(text)),
             EXAMPLE,
         ));
     }
-    number
-        .times_ceil(1_000, 1)
-        .and_then(|milli| u32::try_from(milli).ok())
-        .ok_or_else(|| {
-            PublicError::invalid(
-                field,
-                format!("{} is more cards than can be counted", quoted(text)),
-                EXAMPLE,
-            )
-        })
+    number.times_ceil(1_000, 1).and_then(|milli| u32::try_from(milli).ok()).ok_or_else(|| {
+        PublicError::invalid(field, format!("{} is more cards than can be counted", quoted(text)), EXAMPLE)
+    })
 }
 
 /// A whole number from `least` to `most`.
@@ -227,10 +198,7 @@ pub fn count(field: &str, text: &str, least: u32, most: u32) -> Result<u32, Publ
         Ok(value) if plain && (least..=most).contains(&value) => Ok(value),
         _ => Err(PublicError::invalid(
             field,
-            format!(
-                "{} is not a whole number from {least} to {most}",
-                quoted(text)
-            ),
+            format!("{} is not a whole number from {least} to {most}", quoted(text)),
             &example,
         )),
     }

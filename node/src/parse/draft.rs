@@ -2,16 +2,12 @@
 //! script's header), and the whole becomes a [`JobSpec`] with its defaults.
 
 use super::key::{Key, Scalar, Value};
-use super::pieces::{
-    check_argv, command, env_fault, grace_ms, models, name_of, too_large, workdir,
-};
+use super::pieces::{check_argv, command, env_fault, grace_ms, models, name_of, too_large, workdir};
 use super::{amount, time, word};
 use rota_protocol::ask::Ask;
 use rota_protocol::codec;
 use rota_protocol::job::{ArraySpec, JobSpec};
-use rota_protocol::limits::{
-    ARGS_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, RETRIES_MAX, SPEC_BYTES_MAX,
-};
+use rota_protocol::limits::{ARGS_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, RETRIES_MAX, SPEC_BYTES_MAX};
 use rota_protocol::{ErrorCode, PublicError};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt;
@@ -90,11 +86,7 @@ impl JobDraft {
                 once(key, &mut self.fpgas, count)
             }
             Key::Label => self.set_label(value),
-            Key::Array => once(
-                key,
-                &mut self.array,
-                word::array(field, value.amount(key)?)?,
-            ),
+            Key::Array => once(key, &mut self.array, word::array(field, value.amount(key)?)?),
             Key::Priority => {
                 let most = u32::from(PRIORITY_MAX);
                 let priority = amount::count(field, value.amount(key)?, 0, most)?;
@@ -168,26 +160,15 @@ impl JobDraft {
         let argv = self.command.unwrap_or_default();
         check_argv(&argv)?;
         if self.env.len() > ARGS_MAX {
-            return Err(too_large(
-                "env",
-                format!("{} variables", self.env.len()),
-                ARGS_MAX,
-            ));
+            return Err(too_large("env", format!("{} variables", self.env.len()), ARGS_MAX));
         }
         let gpu_milli = self.gpu_milli.unwrap_or(0);
         let gpu_models = self.gpu_models.unwrap_or_default();
-        for (key, said) in [
-            (Key::Vram, self.vram_mib.is_some()),
-            (Key::GpuModel, !gpu_models.is_empty()),
-        ] {
+        for (key, said) in [(Key::Vram, self.vram_mib.is_some()), (Key::GpuModel, !gpu_models.is_empty())] {
             if said && gpu_milli == 0 {
                 return Err(PublicError {
                     field: Some(key.name().to_owned()),
-                    ..PublicError::invalid(
-                        "",
-                        "is asked of each GPU, but no GPU is asked for",
-                        "--gpus 1",
-                    )
+                    ..PublicError::invalid("", "is asked of each GPU, but no GPU is asked for", "--gpus 1")
                 });
             }
         }
@@ -207,10 +188,7 @@ impl JobDraft {
                 vram_mib: self.vram_mib.unwrap_or(0),
                 cpus_milli: self.cpus_milli.unwrap_or(CPUS_MILLI_DEFAULT),
                 mem_mib: self.mem_mib.unwrap_or(0),
-                devices: devices
-                    .map(|count| ("fpga".to_owned(), count))
-                    .into_iter()
-                    .collect(),
+                devices: devices.map(|count| ("fpga".to_owned(), count)).into_iter().collect(),
                 labels: self.labels,
             },
             array: self.array,
@@ -222,11 +200,7 @@ impl JobDraft {
         };
         let bytes = codec::encode(&spec).map_or(usize::MAX, |bytes| bytes.len());
         if bytes > SPEC_BYTES_MAX {
-            return Err(too_large(
-                "command",
-                format!("the whole job of {bytes} bytes"),
-                SPEC_BYTES_MAX,
-            ));
+            return Err(too_large("command", format!("the whole job of {bytes} bytes"), SPEC_BYTES_MAX));
         }
         // What apply will check is checked here too, so that a refusal costs no round trip.
         rota_core::spec::validate(&spec)?;
@@ -254,9 +228,9 @@ impl JobDraft {
             Ok(())
         };
         match value {
-            Value::Map(pairs) => pairs
-                .iter()
-                .try_for_each(|(name, value)| add(name.as_bytes(), value.bytes("env")?)),
+            Value::Map(pairs) => {
+                pairs.iter().try_for_each(|(name, value)| add(name.as_bytes(), value.bytes("env")?))
+            }
             _ => scalars(value).iter().try_for_each(|pair| {
                 let pair = pair.bytes("env")?;
                 let at = pair.iter().position(|b| *b == b'=').ok_or_else(|| {
@@ -270,21 +244,15 @@ impl JobDraft {
 
     fn set_label(&mut self, value: &Value) -> Result<(), PublicError> {
         let field = Key::Label.name();
-        let mut add = |(key, value): (String, String)| match self.labels.insert(key.clone(), value)
-        {
+        let mut add = |(key, value): (String, String)| match self.labels.insert(key.clone(), value) {
             Some(_) => Err(twice(&format!("{field}.{key}"))),
             None => Ok(()),
         };
         match value {
             Value::Map(pairs) => pairs.iter().try_for_each(|(key, value)| {
-                add((
-                    word::name(field, key)?,
-                    word::name(field, value.text(field)?)?,
-                ))
+                add((word::name(field, key)?, word::name(field, value.text(field)?)?))
             }),
-            _ => scalars(value)
-                .iter()
-                .try_for_each(|pair| add(word::label(field, pair.text(field)?)?)),
+            _ => scalars(value).iter().try_for_each(|pair| add(word::label(field, pair.text(field)?)?)),
         }
     }
 }
@@ -306,10 +274,7 @@ fn once<T>(key: Key, slot: &mut Option<T>, value: T) -> Result<(), PublicError> 
 }
 
 fn twice(field: &str) -> PublicError {
-    PublicError {
-        field: Some(field.to_owned()),
-        ..PublicError::new(ErrorCode::Invalid, "is given twice")
-    }
+    PublicError { field: Some(field.to_owned()), ..PublicError::new(ErrorCode::Invalid, "is given twice") }
 }
 
 /// A count that was checked against a limit of 16 bits.

@@ -38,18 +38,11 @@ fn spec_text(text: &[u8]) -> Result<&str, PublicError> {
     if text.len() > SPEC_TEXT_BYTES_MAX {
         return Err(PublicError::new(
             ErrorCode::TooLarge,
-            format!(
-                "a spec of {} bytes exceeds the limit of {SPEC_TEXT_BYTES_MAX}",
-                text.len()
-            ),
+            format!("a spec of {} bytes exceeds the limit of {SPEC_TEXT_BYTES_MAX}", text.len()),
         ));
     }
-    let text = std::str::from_utf8(text).map_err(|error| {
-        malformed(format!(
-            "byte {} of the spec is not UTF-8",
-            error.valid_up_to() + 1
-        ))
-    })?;
+    let text = std::str::from_utf8(text)
+        .map_err(|error| malformed(format!("byte {} of the spec is not UTF-8", error.valid_up_to() + 1)))?;
     Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
 }
 
@@ -68,20 +61,10 @@ fn toml_error(text: &str, error: &toml::de::Error) -> PublicError {
     let line = before.matches('\n').count() + 1;
     let line_text = text.lines().nth(line - 1).unwrap_or("");
     let key = line_text.split('=').next().unwrap_or("").trim();
-    let is_key = !key.is_empty()
-        && key
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    let is_key = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
     PublicError {
-        field: Some(if is_key {
-            key.to_owned()
-        } else {
-            "spec".to_owned()
-        }),
-        ..malformed(format!(
-            "line {line}: {what}, at {}",
-            quoted(line_text.trim())
-        ))
+        field: Some(if is_key { key.to_owned() } else { "spec".to_owned() }),
+        ..malformed(format!("line {line}: {what}, at {}", quoted(line_text.trim())))
     }
 }
 

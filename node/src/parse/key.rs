@@ -171,28 +171,17 @@ impl Value {
         match self.one(key)? {
             Scalar::Text(bytes) => utf8(key.name(), bytes),
             Scalar::Number(text) => Ok(text),
-            other @ Scalar::Flag(_) => Err(wrong_type(
-                key.name(),
-                "a number or an amount",
-                other.noun(),
-            )),
+            other @ Scalar::Flag(_) => Err(wrong_type(key.name(), "a number or an amount", other.noun())),
         }
     }
 }
 
 fn utf8<'a>(key: &str, bytes: &'a [u8]) -> Result<&'a str, PublicError> {
     std::str::from_utf8(bytes).map_err(|_| {
-        PublicError::invalid(
-            key,
-            format!("{:?} is not UTF-8", String::from_utf8_lossy(bytes)),
-            "text",
-        )
+        PublicError::invalid(key, format!("{:?} is not UTF-8", String::from_utf8_lossy(bytes)), "text")
     })
 }
 
 pub(super) fn wrong_type(key: &str, wanted: &str, got: &str) -> PublicError {
-    PublicError {
-        example: None,
-        ..PublicError::invalid(key, format!("takes {wanted}, not {got}"), "")
-    }
+    PublicError { example: None, ..PublicError::invalid(key, format!("takes {wanted}, not {got}"), "") }
 }

@@ -16,30 +16,16 @@ const OWN_ENV_PREFIX: &[u8] = b"ROTA_";
 pub(super) fn grace_ms(text: &str) -> Result<u32, PublicError> {
     let field = Key::Grace.name();
     let ms = time::duration_or_zero_ms(field, text)?;
-    u32::try_from(ms)
-        .ok()
-        .filter(|ms| *ms <= GRACE_MS_MAX)
-        .ok_or_else(|| {
-            PublicError::invalid(
-                field,
-                format!("{} is longer than an hour", amount::quoted(text)),
-                "30s",
-            )
-        })
+    u32::try_from(ms).ok().filter(|ms| *ms <= GRACE_MS_MAX).ok_or_else(|| {
+        PublicError::invalid(field, format!("{} is longer than an hour", amount::quoted(text)), "30s")
+    })
 }
 
 pub(super) fn command(value: &Value) -> Result<Vec<Vec<u8>>, PublicError> {
     let field = Key::Command.name();
     match value {
-        Value::One(text) => Ok(vec![
-            b"/bin/sh".to_vec(),
-            b"-c".to_vec(),
-            text.bytes(field)?.to_vec(),
-        ]),
-        Value::List(words) => words
-            .iter()
-            .map(|word| word.bytes(field).map(<[u8]>::to_vec))
-            .collect(),
+        Value::One(text) => Ok(vec![b"/bin/sh".to_vec(), b"-c".to_vec(), text.bytes(field)?.to_vec()]),
+        Value::List(words) => words.iter().map(|word| word.bytes(field).map(<[u8]>::to_vec)).collect(),
         Value::Map(_) => Err(wrong_type(field, "a list of texts or one text", "a table")),
     }
 }
@@ -51,19 +37,11 @@ pub(super) fn check_argv(argv: &[Vec<u8>]) -> Result<(), PublicError> {
         return Err(PublicError::invalid(field, "names no program", EXAMPLE));
     }
     if argv.len() > ARGS_MAX {
-        return Err(too_large(
-            field,
-            format!("{} arguments", argv.len()),
-            ARGS_MAX,
-        ));
+        return Err(too_large(field, format!("{} arguments", argv.len()), ARGS_MAX));
     }
     for word in argv {
         if word.len() > ARG_BYTES_MAX {
-            return Err(too_large(
-                field,
-                format!("an argument of {} bytes", word.len()),
-                ARG_BYTES_MAX,
-            ));
+            return Err(too_large(field, format!("an argument of {} bytes", word.len()), ARG_BYTES_MAX));
         }
         if word.contains(&0) {
             return Err(PublicError::invalid(field, "has a NUL byte", EXAMPLE));
@@ -75,11 +53,7 @@ pub(super) fn check_argv(argv: &[Vec<u8>]) -> Result<(), PublicError> {
 pub(super) fn workdir(bytes: &[u8]) -> Result<PathBuf, PublicError> {
     let field = Key::Workdir.name();
     if bytes.is_empty() || bytes.contains(&0) {
-        return Err(PublicError::invalid(
-            field,
-            "is empty or has a NUL byte",
-            "/data/run",
-        ));
+        return Err(PublicError::invalid(field, "is empty or has a NUL byte", "/data/run"));
     }
     Ok(PathBuf::from(OsStr::from_bytes(bytes)))
 }
@@ -118,10 +92,7 @@ pub(super) fn env_fault(name: &[u8], value: &[u8]) -> Option<&'static str> {
 pub(super) fn too_large(field: &str, what: String, most: usize) -> PublicError {
     PublicError {
         field: Some(field.to_owned()),
-        ..PublicError::new(
-            ErrorCode::TooLarge,
-            format!("{what} exceeds the limit of {most}"),
-        )
+        ..PublicError::new(ErrorCode::TooLarge, format!("{what} exceeds the limit of {most}"))
     }
 }
 
@@ -129,12 +100,8 @@ pub(super) fn too_large(field: &str, what: String, most: usize) -> PublicError {
 pub(super) fn name_of(argv: &[Vec<u8>]) -> String {
     let program = argv.first().map_or(&b""[..], Vec::as_slice);
     let file = Path::new(OsStr::from_bytes(program)).file_name();
-    let clean: String = file
-        .unwrap_or_default()
-        .to_string_lossy()
-        .chars()
-        .filter(|c| !c.is_control())
-        .collect();
+    let clean: String =
+        file.unwrap_or_default().to_string_lossy().chars().filter(|c| !c.is_control()).collect();
     let mut end = clean.len().min(NAME_BYTES_MAX);
     while !clean.is_char_boundary(end) {
         end -= 1;

@@ -84,16 +84,12 @@ fn clean(text: &[u8], notes: &mut Vec<String>) -> Result<String, PublicError> {
     let ends = text.matches('\n').count();
     let windows_ends = text.matches("\r\n").count();
     if ends > 0 && ends == windows_ends {
-        notes.push(format!(
-            "Windows line ends were removed from {ends} lines of the script"
-        ));
+        notes.push(format!("Windows line ends were removed from {ends} lines of the script"));
         return Ok(text.replace("\r\n", "\n"));
     }
     let first = text.split('\n').next().unwrap_or("");
     if first.ends_with('\r') {
-        return Err(refuse(
-            "line 1 has a Windows line end, but not all lines have",
-        ));
+        return Err(refuse("line 1 has a Windows line end, but not all lines have"));
     }
     Ok(text.to_owned())
 }
@@ -110,9 +106,8 @@ fn head(text: &str) -> Result<JobDraft, PublicError> {
                 "line {number}: {FOREIGN_MARK} lines are not read; write them as {MARK} lines"
             )));
         }
-        let Some(rest) = line
-            .strip_prefix(MARK)
-            .filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
+        let Some(rest) =
+            line.strip_prefix(MARK).filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
         else {
             continue;
         };
@@ -121,10 +116,8 @@ fn head(text: &str) -> Result<JobDraft, PublicError> {
                 "line {number}: a {MARK} line stands after the first command and would not count"
             )));
         }
-        ask_line(&mut draft, rest).map_err(|error| PublicError {
-            message: format!("line {number}: {}", error.message),
-            ..error
-        })?;
+        ask_line(&mut draft, rest)
+            .map_err(|error| PublicError { message: format!("line {number}: {}", error.message), ..error })?;
     }
     Ok(draft)
 }
@@ -140,10 +133,9 @@ fn ask_line(draft: &mut JobDraft, line: &str) -> Result<(), PublicError> {
         let (name, value) = match flag.split_once('=') {
             Some((name, value)) => (name, value),
             None => {
-                let value = words.next().ok_or_else(|| PublicError {
-                    field: Some(flag.to_owned()),
-                    ..refuse("has no value")
-                })?;
+                let value = words
+                    .next()
+                    .ok_or_else(|| PublicError { field: Some(flag.to_owned()), ..refuse("has no value") })?;
                 (flag, value.as_str())
             }
         };

@@ -9,18 +9,13 @@ use rota_protocol::{ErrorCode, JobId, PublicError};
 use std::path::PathBuf;
 
 fn defaults() -> Defaults {
-    Defaults {
-        workdir: PathBuf::from("/home/u1"),
-    }
+    Defaults { workdir: PathBuf::from("/home/u1") }
 }
 
 /// The spec that a job of `key = text` becomes through flags.
 fn by_flag(key: Key, text: &str) -> Result<JobSpec, PublicError> {
     let mut draft = JobDraft::default();
-    draft.set(
-        Key::Command,
-        &Value::List(vec![Scalar::Text(b"true".into())]),
-    )?;
+    draft.set(Key::Command, &Value::List(vec![Scalar::Text(b"true".into())]))?;
     if key == Key::Vram {
         draft.set(Key::Gpus, &Value::text("1"))?;
     }
@@ -63,16 +58,9 @@ fn check(key: Key, text: &str, read: impl Fn(&JobSpec) -> Option<u64>, stored: O
             (Ok(spec), Some(_)) => assert_eq!(read(&spec), stored, "{text:?} by entry {entry}"),
             (Err(error), None) => {
                 assert_eq!(error.code, ErrorCode::Invalid, "{text:?} by entry {entry}");
-                assert_eq!(
-                    error.field.as_deref(),
-                    Some(key.name()),
-                    "{text:?} by entry {entry}"
-                );
+                assert_eq!(error.field.as_deref(), Some(key.name()), "{text:?} by entry {entry}");
                 let example = error.example.as_deref().unwrap_or_default();
-                assert!(
-                    by_flag(key, example).is_ok(),
-                    "{example:?} is no example for {key:?}"
-                );
+                assert!(by_flag(key, example).is_ok(), "{example:?} is no example for {key:?}");
             }
             (result, stored) => panic!("{text:?} by entry {entry}: {result:?}, not {stored:?}"),
         }
@@ -193,12 +181,7 @@ fn gpus_are_whole_and_cpus_may_be_parts() {
         ("18446744073709551615", None),
         ("", None),
     ] {
-        check(
-            Key::Gpus,
-            text,
-            |spec| Some(u64::from(spec.ask.gpu_milli)),
-            milli,
-        );
+        check(Key::Gpus, text, |spec| Some(u64::from(spec.ask.gpu_milli)), milli);
     }
     for (text, milli) in [
         ("4", Some(4_000)),
@@ -211,12 +194,7 @@ fn gpus_are_whole_and_cpus_may_be_parts() {
         ("500m", None),
         ("NaN", None),
     ] {
-        check(
-            Key::Cpus,
-            text,
-            |spec| Some(u64::from(spec.ask.cpus_milli)),
-            milli,
-        );
+        check(Key::Cpus, text, |spec| Some(u64::from(spec.ask.cpus_milli)), milli);
     }
 }
 
@@ -231,15 +209,7 @@ fn counts_have_ranges() {
         };
         check(key, "0", read, Some(0));
         check(key, &most.to_string(), read, Some(most));
-        for text in [
-            "-1",
-            "",
-            "1.5",
-            "2147483648",
-            "99999999999999999999",
-            "+1",
-            "x",
-        ] {
+        for text in ["-1", "", "1.5", "2147483648", "99999999999999999999", "+1", "x"] {
             check(key, text, read, None);
         }
         check(key, &(most + 1).to_string(), read, None);
@@ -256,14 +226,7 @@ fn counts_have_ranges() {
 
 #[test]
 fn arrays_are_ranges() {
-    let array = |start, end, step, parallel_max| {
-        Some(ArraySpec {
-            start,
-            end,
-            step,
-            parallel_max,
-        })
-    };
+    let array = |start, end, step, parallel_max| Some(ArraySpec { start, end, step, parallel_max });
     for (text, wanted) in [
         ("1-100", array(1, 100, 1, 0)),
         ("0-9:2", array(0, 9, 2, 0)),
@@ -299,28 +262,16 @@ fn misspelt_keys_and_words_are_refused_with_the_nearest_and_the_list() {
     assert_eq!(unknown.field.as_deref(), Some("gpuz"));
     assert_eq!(unknown.example.as_deref(), Some("gpus"));
     assert!(unknown.message.contains("did you mean gpus?"), "{unknown}");
-    assert!(
-        unknown.message.contains("gpu-model, vram, cpus, mem"),
-        "{unknown}"
-    );
+    assert!(unknown.message.contains("gpu-model, vram, cpus, mem"), "{unknown}");
     let unknown = draft_from_json(br#"{"policy": "spreed"}"#).unwrap_err();
     assert_eq!(unknown.field.as_deref(), Some("policy"));
-    let unknown = read_script(
-        b"#!/bin/sh\n#ROTA --gpus 1\n#ROTA --tiem 5m\ntrue\n",
-        b"s",
-        &[],
-    );
+    let unknown = read_script(b"#!/bin/sh\n#ROTA --gpus 1\n#ROTA --tiem 5m\ntrue\n", b"s", &[]);
     let unknown = unknown.unwrap_err();
     assert_eq!(unknown.field.as_deref(), Some("tiem"));
     assert!(unknown.message.starts_with("line 3: "), "{unknown}");
     let unknown = word::states("state", "runing").unwrap_err();
     assert_eq!(unknown.example.as_deref(), Some("running"));
-    assert!(
-        word::signal("signal", "URS1")
-            .unwrap_err()
-            .message
-            .contains("USR1")
-    );
+    assert!(word::signal("signal", "URS1").unwrap_err().message.contains("USR1"));
 }
 
 #[test]
@@ -330,26 +281,11 @@ fn double_keys_are_refused_at_every_entry() {
     for (error, field) in [
         (flags.set(Key::Gpus, &Value::text("1")), "gpus"),
         (draft_from_toml(b"gpus = 1\ngpus = 2\n").map(|_| ()), "gpus"),
-        (
-            draft_from_toml(b"gpu-model = \"a\"\ngpu_model = \"b\"\n").map(|_| ()),
-            "gpu-model",
-        ),
-        (
-            draft_from_json(br#"{"gpus": 1, "gpus": 1}"#).map(|_| ()),
-            "gpus",
-        ),
-        (
-            read_script(b"#ROTA --gpus 1 --gpus 2\ntrue\n", b"s", &[]).map(|_| ()),
-            "gpus",
-        ),
-        (
-            draft_from_toml(b"env = [\"A=1\", \"A=2\"]\n").map(|_| ()),
-            "env.A",
-        ),
-        (
-            draft_from_json(br#"{"label": {"a": "1", "a": "2"}}"#).map(|_| ()),
-            "label.a",
-        ),
+        (draft_from_toml(b"gpu-model = \"a\"\ngpu_model = \"b\"\n").map(|_| ()), "gpu-model"),
+        (draft_from_json(br#"{"gpus": 1, "gpus": 1}"#).map(|_| ()), "gpus"),
+        (read_script(b"#ROTA --gpus 1 --gpus 2\ntrue\n", b"s", &[]).map(|_| ()), "gpus"),
+        (draft_from_toml(b"env = [\"A=1\", \"A=2\"]\n").map(|_| ()), "env.A"),
+        (draft_from_json(br#"{"label": {"a": "1", "a": "2"}}"#).map(|_| ()), "label.a"),
     ] {
         let error = error.unwrap_err();
         assert_eq!(error.code, ErrorCode::Invalid);
@@ -391,40 +327,21 @@ fn wrong_types_and_shapes_are_refused_with_their_key() {
         assert_eq!(error.code, ErrorCode::Invalid, "{text}");
         assert_eq!(error.field.as_deref(), Some(field), "{text}: {error}");
     }
-    for text in [
-        "",
-        "[]",
-        "1",
-        "null",
-        "{",
-        "{\"gpus\": null}",
-        &"[".repeat(10_000),
-    ] {
+    for text in ["", "[]", "1", "null", "{", "{\"gpus\": null}", &"[".repeat(10_000)] {
         let refused = draft_from_json(text.as_bytes());
         assert!(refused.is_err(), "{text}");
     }
     let deep = format!("label = {}", "[".repeat(10_000));
     assert!(draft_from_toml(deep.as_bytes()).is_err());
     let long = vec![b'x'; 10 << 20];
-    assert_eq!(
-        draft_from_toml(&long).unwrap_err().code,
-        ErrorCode::TooLarge
-    );
-    assert!(
-        draft_from_toml(b"name = \"\xff\"")
-            .unwrap_err()
-            .message
-            .contains("byte 9")
-    );
+    assert_eq!(draft_from_toml(&long).unwrap_err().code, ErrorCode::TooLarge);
+    assert!(draft_from_toml(b"name = \"\xff\"").unwrap_err().message.contains("byte 9"));
 }
 
 #[test]
 fn numbers_need_no_quotes_and_odd_line_ends_are_no_matter() {
     let text = "\u{feff}name = \"t\"\r\ncommand = \"echo $X\"\r\ngpus = 2\r\ngpu_model = [\"H100\", \"A100\"]\r\nvram = 81920\r\n\tcpus = 1.5\r\nmem = \"16 G\"\r\ntime = 01:30:00\r\npriority = 70\r\n[env]\r\nX = \"a\"\r\n[label]\r\npool = \"a\"\r\n";
-    let spec = draft_from_toml(text.as_bytes())
-        .unwrap()
-        .build(&defaults())
-        .unwrap();
+    let spec = draft_from_toml(text.as_bytes()).unwrap().build(&defaults()).unwrap();
     assert_eq!(spec.ask.gpu_milli, 2_000);
     assert_eq!(spec.ask.gpu_models, ["A100", "H100"]);
     assert_eq!(spec.ask.cpus_milli, 1_500);
@@ -439,28 +356,14 @@ fn numbers_need_no_quotes_and_odd_line_ends_are_no_matter() {
 #[test]
 fn a_plain_job_gets_the_documented_defaults() {
     let mut draft = JobDraft::default();
-    let argv = vec![
-        Scalar::Text(b"/opt/bin/train\x1b".to_vec()),
-        Scalar::Text(b"\xff\xfe".to_vec()),
-    ];
+    let argv = vec![Scalar::Text(b"/opt/bin/train\x1b".to_vec()), Scalar::Text(b"\xff\xfe".to_vec())];
     draft.set(Key::Command, &Value::List(argv)).unwrap();
     draft.set(Key::Workdir, &Value::text("sub/../x")).unwrap();
     let spec = draft.build(&defaults()).unwrap();
     assert_eq!(spec.name, "train");
     assert_eq!(spec.argv[1], b"\xff\xfe");
-    assert_eq!(
-        (spec.ask.cpus_milli, spec.ask.gpu_milli, spec.ask.mem_mib),
-        (1_000, 0, 0)
-    );
-    assert_eq!(
-        (
-            spec.priority,
-            spec.retries,
-            spec.time_limit_ms,
-            spec.grace_ms
-        ),
-        (50, 0, None, None)
-    );
+    assert_eq!((spec.ask.cpus_milli, spec.ask.gpu_milli, spec.ask.mem_mib), (1_000, 0, 0));
+    assert_eq!((spec.priority, spec.retries, spec.time_limit_ms, spec.grace_ms), (50, 0, None, None));
     assert_eq!(spec.workdir, b"/home/u1/sub/../x");
 }
 
@@ -481,27 +384,14 @@ fn a_job_that_is_no_job_or_too_large_is_refused() {
         (vec![vec![b'x'; 100_000]; 4], ErrorCode::TooLarge),
     ] {
         let error = build(argv);
-        assert_eq!(
-            (error.code, error.field.as_deref()),
-            (code, Some("command")),
-            "{error}"
-        );
+        assert_eq!((error.code, error.field.as_deref()), (code, Some("command")), "{error}");
     }
     let mut draft = JobDraft::default();
     draft.set(Key::Command, &Value::text("true")).unwrap();
     draft.inherit_env((0..1_000_000_u32).map(|i| (format!("V{i}").into_bytes(), b"1".to_vec())));
-    assert_eq!(
-        draft.build(&defaults()).unwrap_err().code,
-        ErrorCode::TooLarge
-    );
-    for text in [
-        "vram = \"1G\"\ncommand=\"x\"",
-        "gpu-model = \"H100\"\ngpus = 0\ncommand=\"x\"",
-    ] {
-        let error = draft_from_toml(text.as_bytes())
-            .unwrap()
-            .build(&defaults())
-            .unwrap_err();
+    assert_eq!(draft.build(&defaults()).unwrap_err().code, ErrorCode::TooLarge);
+    for text in ["vram = \"1G\"\ncommand=\"x\"", "gpu-model = \"H100\"\ngpus = 0\ncommand=\"x\""] {
+        let error = draft_from_toml(text.as_bytes()).unwrap().build(&defaults()).unwrap_err();
         assert_eq!(error.code, ErrorCode::Invalid, "{text}");
         assert!(error.field.is_some());
     }
@@ -516,28 +406,11 @@ fn flags_win_over_a_scripts_head() {
     flags.set(Key::Gpus, &Value::text("2")).unwrap();
     flags.set(Key::Env, &Value::text("B=2")).unwrap();
     let spec = flags.over(script.draft).build(&defaults()).unwrap();
-    assert_eq!(
-        (spec.ask.gpu_milli, spec.time_limit_ms),
-        (2_000, Some(300_000))
-    );
-    assert_eq!(
-        spec.env,
-        [
-            (b"A".to_vec(), b"x y".to_vec()),
-            (b"B".to_vec(), b"2".to_vec())
-        ]
-    );
+    assert_eq!((spec.ask.gpu_milli, spec.time_limit_ms), (2_000, Some(300_000)));
+    assert_eq!(spec.env, [(b"A".to_vec(), b"x y".to_vec()), (b"B".to_vec(), b"2".to_vec())]);
     let words: Vec<&[u8]> = spec.argv.iter().map(Vec::as_slice).collect();
-    assert_eq!(
-        words,
-        [&b"/bin/bash"[..], b"-l", b"-c", text, b"/w/s.sh", b"one"]
-    );
-    let python = read_script(
-        b"#!/usr/bin/env python3\nprint(1)\n",
-        b"t.py",
-        &[b"-x".to_vec()],
-    )
-    .unwrap();
+    assert_eq!(words, [&b"/bin/bash"[..], b"-l", b"-c", text, b"/w/s.sh", b"one"]);
+    let python = read_script(b"#!/usr/bin/env python3\nprint(1)\n", b"t.py", &[b"-x".to_vec()]).unwrap();
     let spec = python.draft.build(&defaults()).unwrap();
     let words: Vec<&[u8]> = spec.argv.iter().map(Vec::as_slice).collect();
     assert_eq!(words[..3], [&b"/usr/bin/env"[..], b"python3", b"-c"]);
@@ -553,11 +426,7 @@ fn scripts_with_odd_bytes_are_mended_or_refused_at_submit() {
     assert_eq!(told(b"\xef\xbb\xbf#!/bin/sh\necho hi\n"), Ok(1));
     assert_eq!(told(b"echo hi\n"), Ok(0));
     let kept = b"#!/bin/sh\nprintf 'a\r\nb'\n";
-    let spec = read_script(kept, b"s", &[])
-        .unwrap()
-        .draft
-        .build(&defaults())
-        .unwrap();
+    let spec = read_script(kept, b"s", &[]).unwrap().draft.build(&defaults()).unwrap();
     assert_eq!(spec.argv[2], kept);
     let mended = read_script(b"#!/bin/sh\r\n#ROTA --gpus 1\r\nx\r\n", b"s", &[]).unwrap();
     let spec = mended.draft.build(&defaults()).unwrap();
@@ -596,32 +465,13 @@ fn words_of_the_command_line() {
         Ok(vec![JobState::Pending, JobState::Running, JobState::Ending])
     );
     assert!(word::states("state", "").is_err());
-    assert_eq!(
-        word::output_stream("stream", "err"),
-        Ok(OutputStream::Stderr)
-    );
-    let number = |job, index| {
-        Ok(JobRef::Number {
-            job: JobId(job),
-            index,
-        })
-    };
+    assert_eq!(word::output_stream("stream", "err"), Ok(OutputStream::Stderr));
+    let number = |job, index| Ok(JobRef::Number { job: JobId(job), index });
     assert_eq!(word::job_ref("job", "123"), number(123, None));
     assert_eq!(word::job_ref("job", "123_4"), number(123, Some(4)));
     assert_eq!(word::job_ref("job", "last"), Ok(JobRef::Last));
-    for bad in [
-        "",
-        "_",
-        "1_",
-        "_1",
-        "1_2_3",
-        "-1",
-        "1.5",
-        "+1",
-        "99999999999999999999",
-        "1_4294967296",
-        "١",
-    ] {
+    for bad in ["", "_", "1_", "_1", "1_2_3", "-1", "1.5", "+1", "99999999999999999999", "1_4294967296", "١"]
+    {
         assert!(word::job_ref("job", bad).is_err(), "{bad}");
     }
 }

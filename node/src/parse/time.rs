@@ -11,13 +11,8 @@ const MINUTE_MS: u64 = 60 * SECOND_MS;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 const DAY_MS: u64 = 24 * HOUR_MS;
 /// Units in falling order; each may stand once in one text.
-const UNITS: [(&str, u64); 5] = [
-    ("d", DAY_MS),
-    ("h", HOUR_MS),
-    ("m", MINUTE_MS),
-    ("s", SECOND_MS),
-    ("ms", 1),
-];
+const UNITS: [(&str, u64); 5] =
+    [("d", DAY_MS), ("h", HOUR_MS), ("m", MINUTE_MS), ("s", SECOND_MS), ("ms", 1)];
 
 /// A positive length of time as text to ms, rounded up.
 ///
@@ -41,24 +36,14 @@ pub fn duration_ms(field: &str, text: &str) -> Result<u64, PublicError> {
 pub fn duration_or_zero_ms(field: &str, text: &str) -> Result<u64, PublicError> {
     let trimmed = text.trim();
     if trimmed.starts_with('-') {
-        return Err(PublicError::invalid(
-            field,
-            format!("{} is negative", quoted(text)),
-            EXAMPLE,
-        ));
+        return Err(PublicError::invalid(field, format!("{} is negative", quoted(text)), EXAMPLE));
     }
-    let parsed = if trimmed.contains([':', '-']) {
-        clock_form(trimmed)
-    } else {
-        unit_form(trimmed)
-    };
+    let parsed = if trimmed.contains([':', '-']) { clock_form(trimmed) } else { unit_form(trimmed) };
     match parsed {
         Ok(ms) if ms <= TIME_LIMIT_MS_MAX => Ok(ms),
-        Ok(_) | Err(Malformed::TooLong) => Err(PublicError::invalid(
-            field,
-            format!("{} is longer than ten years", quoted(text)),
-            EXAMPLE,
-        )),
+        Ok(_) | Err(Malformed::TooLong) => {
+            Err(PublicError::invalid(field, format!("{} is longer than ten years", quoted(text)), EXAMPLE))
+        }
         Err(Malformed::Form) => Err(PublicError::invalid(
             field,
             format!(
@@ -92,20 +77,14 @@ fn unit_form(text: &str) -> Result<u64, Malformed> {
     while !rest.is_empty() {
         let (number, after) = decimal(rest).map_err(|_| Malformed::Form)?;
         let after = after.trim_start();
-        let letters = after
-            .bytes()
-            .position(|b| !b.is_ascii_alphabetic())
-            .unwrap_or(after.len());
+        let letters = after.bytes().position(|b| !b.is_ascii_alphabetic()).unwrap_or(after.len());
         let (unit, after) = after.split_at(letters);
         // A bare number is seconds, but only alone: `1h30` would be a guess.
         let unit = match unit.to_ascii_lowercase() {
             unit if unit.is_empty() && rest == text && after.is_empty() => "s".to_owned(),
             unit => unit,
         };
-        let position = units_left
-            .iter()
-            .position(|(name, _)| *name == unit)
-            .ok_or(Malformed::Form)?;
+        let position = units_left.iter().position(|(name, _)| *name == unit).ok_or(Malformed::Form)?;
         let unit_ms = units_left[position].1;
         units_left = &units_left[position + 1..];
         let part_ms = number.times_ceil(unit_ms, 1).ok_or(Malformed::TooLong)?;
@@ -137,17 +116,10 @@ fn clock_form(text: &str) -> Result<u64, Malformed> {
     if days.is_some() {
         at_most(hours, 23)?;
     }
-    [
-        (days.unwrap_or(0), DAY_MS),
-        (hours, HOUR_MS),
-        (minutes, MINUTE_MS),
-        (seconds, SECOND_MS),
-    ]
-    .into_iter()
-    .try_fold(0_u64, |total, (number, unit_ms)| {
-        total.checked_add(number.checked_mul(unit_ms)?)
-    })
-    .ok_or(Malformed::TooLong)
+    [(days.unwrap_or(0), DAY_MS), (hours, HOUR_MS), (minutes, MINUTE_MS), (seconds, SECOND_MS)]
+        .into_iter()
+        .try_fold(0_u64, |total, (number, unit_ms)| total.checked_add(number.checked_mul(unit_ms)?))
+        .ok_or(Malformed::TooLong)
 }
 
 fn whole(text: &str) -> Result<u64, Malformed> {

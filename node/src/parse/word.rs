@@ -13,8 +13,7 @@ use rota_protocol::{JobId, PublicError};
 /// Another form, a reversed range, a step or cap of 0, or more than [`ARRAY_TASKS_MAX`] tasks.
 pub fn array(field: &str, text: &str) -> Result<ArraySpec, PublicError> {
     const EXAMPLE: &str = "1-100%10";
-    let refuse =
-        |why: &str| PublicError::invalid(field, format!("{} {why}", quoted(text)), EXAMPLE);
+    let refuse = |why: &str| PublicError::invalid(field, format!("{} {why}", quoted(text)), EXAMPLE);
     let trimmed = text.trim();
     if trimmed.contains(',') {
         return Err(refuse("is a list; only one range is possible"));
@@ -24,12 +23,9 @@ pub fn array(field: &str, text: &str) -> Result<ArraySpec, PublicError> {
     let (start, end) = split_off(range, '-');
     let number = |part: &str| -> Result<u32, PublicError> {
         if part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(refuse(
-                "is not first-last, first-last:step or first-last%most",
-            ));
+            return Err(refuse("is not first-last, first-last:step or first-last%most"));
         }
-        part.parse()
-            .map_err(|_| refuse("has an index above 4294967295"))
+        part.parse().map_err(|_| refuse("has an index above 4294967295"))
     };
     let start = number(start)?;
     let array = ArraySpec {
@@ -67,8 +63,7 @@ pub fn array_text(array: &ArraySpec) -> String {
 }
 
 fn split_off(text: &str, at: char) -> (&str, Option<&str>) {
-    text.split_once(at)
-        .map_or((text, None), |(front, back)| (front, Some(back)))
+    text.split_once(at).map_or((text, None), |(front, back)| (front, Some(back)))
 }
 
 /// Signals by name; the numbers are those of Linux on every machine that Rota runs on.
@@ -103,12 +98,7 @@ pub fn signal(field: &str, text: &str) -> Result<u8, PublicError> {
     }
     match name.parse::<u8>() {
         Ok(number @ 1..=64) => Ok(number),
-        _ => Err(unknown(
-            field,
-            "signal",
-            text,
-            SIGNALS.iter().map(|(n, _)| *n),
-        )),
+        _ => Err(unknown(field, "signal", text, SIGNALS.iter().map(|(n, _)| *n))),
     }
 }
 
@@ -151,12 +141,7 @@ pub fn output_stream(field: &str, text: &str) -> Result<OutputStream, PublicErro
     match text.trim() {
         "stdout" | "out" => Ok(OutputStream::Stdout),
         "stderr" | "err" => Ok(OutputStream::Stderr),
-        _ => Err(unknown(
-            field,
-            "stream",
-            text,
-            ["stdout", "stderr"].into_iter(),
-        )),
+        _ => Err(unknown(field, "stream", text, ["stdout", "stderr"].into_iter())),
     }
 }
 
@@ -191,19 +176,12 @@ pub fn job_ref(field: &str, text: &str) -> Result<JobRef, PublicError> {
             let index = index.map(|i| i.parse::<u32>().ok());
             match index {
                 Some(None) => None,
-                other => Some(JobRef::Number {
-                    job,
-                    index: other.flatten(),
-                }),
+                other => Some(JobRef::Number { job, index: other.flatten() }),
             }
         })
         .flatten();
     parsed.ok_or_else(|| {
-        PublicError::invalid(
-            field,
-            format!("{} is not a job number", quoted(text)),
-            "123, 123_4 or last",
-        )
+        PublicError::invalid(field, format!("{} is not a job number", quoted(text)), "123, 123_4 or last")
     })
 }
 
@@ -222,11 +200,7 @@ pub fn name(field: &str, text: &str) -> Result<String, PublicError> {
     } else {
         return Ok(trimmed.to_owned());
     };
-    Err(PublicError::invalid(
-        field,
-        format!("{} {why}", quoted(text)),
-        "train-7",
-    ))
+    Err(PublicError::invalid(field, format!("{} {why}", quoted(text)), "train-7"))
 }
 
 /// A label as text: `pool=a`.
@@ -235,11 +209,7 @@ pub fn name(field: &str, text: &str) -> Result<String, PublicError> {
 /// No `=`, an empty key, or a part that is no name.
 pub fn label(field: &str, text: &str) -> Result<(String, String), PublicError> {
     let Some((key, value)) = text.split_once('=') else {
-        return Err(PublicError::invalid(
-            field,
-            format!("{} has no =", quoted(text)),
-            "pool=a",
-        ));
+        return Err(PublicError::invalid(field, format!("{} has no =", quoted(text)), "pool=a"));
     };
     Ok((name(field, key)?, name(field, value)?))
 }
@@ -256,11 +226,7 @@ pub(crate) fn unknown<'a>(
     let meant = nearest.map_or(String::new(), |n| format!(", did you mean {n}?"));
     PublicError::invalid(
         field,
-        format!(
-            "{} is not a known {what}{meant}; known are {}",
-            quoted(word),
-            list.join(", ")
-        ),
+        format!("{} is not a known {what}{meant}; known are {}", quoted(word), list.join(", ")),
         nearest.or(list.first().copied()).unwrap_or(""),
     )
 }
