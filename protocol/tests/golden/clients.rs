@@ -1,0 +1,246 @@
+//! The fixed values: between clients and peers.
+
+use crate::values::*;
+use rota_protocol::api::*;
+use rota_protocol::command::TokenUse;
+use rota_protocol::job::*;
+use rota_protocol::view::*;
+use rota_protocol::*;
+use std::collections::BTreeMap;
+
+pub(crate) fn errors() -> Vec<(&'static str, PublicError)> {
+    let plain = |code| PublicError::new(code, "m");
+    vec![
+        ("full", error()),
+        ("Invalid", plain(ErrorCode::Invalid)),
+        ("NotFound", plain(ErrorCode::NotFound)),
+        ("Unauthenticated", plain(ErrorCode::Unauthenticated)),
+        ("Forbidden", plain(ErrorCode::Forbidden)),
+        ("Conflict", plain(ErrorCode::Conflict)),
+        ("Busy", plain(ErrorCode::Busy)),
+        ("NoLeader", plain(ErrorCode::NoLeader)),
+        ("Unknown", plain(ErrorCode::Unknown)),
+        ("TooLarge", plain(ErrorCode::TooLarge)),
+        ("Version", plain(ErrorCode::Version)),
+        ("StorageFull", plain(ErrorCode::StorageFull)),
+        ("Internal", plain(ErrorCode::Internal)),
+    ]
+}
+
+pub(crate) fn api_calls() -> Vec<(&'static str, ApiCall)> {
+    let filter = QueueFilter {
+        user: Some(text("ada")),
+        states: vec![JobState::Pending, JobState::Running],
+        all: true,
+        after: Some(JobId(9)),
+        limit: Some(50),
+    };
+    let stale = Freshness::Stale;
+    let request = REQUEST;
+    let job = JobId(70_000);
+    let requests = vec![
+        ("Authenticate", ApiRequest::Authenticate { token: text("t") }),
+        ("Submit", ApiRequest::Submit { jobs: vec![(request, spec())] }),
+        ("Cancel", ApiRequest::Cancel { request, job, index: Some(4) }),
+        ("Signal", ApiRequest::Signal { job, index: None, signal: 10 }),
+        ("Queue", ApiRequest::Queue { filter, freshness: Freshness::Linearizable }),
+        ("Show", ApiRequest::Show { job, freshness: stale }),
+        ("Why", ApiRequest::Why { job }),
+        ("Watch", ApiRequest::Watch { job }),
+        (
+            "Logs",
+            ApiRequest::Logs {
+                job,
+                index: 4,
+                attempt: Some(token()),
+                stream: OutputStream::Stdout,
+                offset: 4_096,
+                follow: true,
+            },
+        ),
+        ("Hosts", ApiRequest::Hosts { freshness: stale }),
+        ("Devices", ApiRequest::Devices { freshness: stale }),
+        ("Drain", ApiRequest::Drain { request, host: text("gpu-07"), reason: text("new fans") }),
+        ("Undrain", ApiRequest::Undrain { request, host: text("7") }),
+        ("Cluster", ApiRequest::Cluster { freshness: stale }),
+        (
+            "MintToken",
+            ApiRequest::MintToken { request, usage: TokenUse::Join { host_name: None }, ttl_ms: 3_600_000 },
+        ),
+        ("Doctor", ApiRequest::Doctor),
+        ("Digest", ApiRequest::Digest { at_least: 301 }),
+        ("Me", ApiRequest::Me),
+    ];
+    (1_000..).zip(requests).map(|(seq, (label, request))| (label, ApiCall { seq, request })).collect()
+}
+
+fn job_row(state: JobState) -> JobRow {
+    JobRow {
+        job: JobId(70_000),
+        name: text("train"),
+        tenant: text("vision"),
+        user: text("ada"),
+        state,
+        priority: 60,
+        submitted_ms: NOW_MS,
+        started_ms: Some(NOW_MS + 10),
+        ended_ms: Some(NOW_MS + 20),
+        tasks: TaskCounts { pending: 1, live: 2, succeeded: 3, failed: 4, cancelled: 5 },
+        ask: text("2 gpu"),
+        place: text("gpu-07"),
+    }
+}
+
+fn job_view() -> JobView {
+    JobView {
+        index: 301,
+        row: job_row(JobState::Running),
+        spec: spec(),
+        attempts: vec![AttemptRow {
+            token: token(),
+            task: task(),
+            host: HostId(7),
+            host_name: text("gpu-07"),
+            devices: vec![device_facts()],
+            state: Some(AttemptState::Ending),
+            end: Some(AttemptEnd::Fenced),
+            granted_ms: NOW_MS + 5,
+            started_ms: Some(NOW_MS + 10),
+            ended_ms: Some(NOW_MS + 15),
+            pid: Some(4_242),
+        }],
+        attempts_forgotten: 8,
+        exit_status: Some(125),
+    }
+}
+
+fn why_view() -> WhyView {
+    WhyView {
+        index: 301,
+        job: JobId(70_000),
+        state: JobState::Pending,
+        verdict: text("no host is free"),
+        impossible: true,
+        ask: text("2 gpu"),
+        hosts: 9,
+        by_reason: vec![WhyReason {
+            kind: text("gpus_busy"),
+            hosts: 8,
+            detail: text("asks 2 GPUs, 1 is free"),
+        }],
+        ahead_tasks: 11,
+        ahead_gpus: 22,
+        largest_offer: Some(text("1 gpu")),
+        hint: Some(text("ask for 1")),
+        waited_ms: 5_000,
+    }
+}
+
+fn host_row(state: HostState) -> HostRow {
+    HostRow {
+        host: HostId(7),
+        name: text("gpu-07"),
+        addr: text("10.0.0.7:7600"),
+        state,
+        reason: Some(text("new fans")),
+        boot: BOOT,
+        epoch: LeaseEpoch(3),
+        cpus_milli: 64_000,
+        cpus_milli_used: 4_000,
+        mem_mib: 515_000,
+        mem_mib_used: 65_536,
+        gpus: 8,
+        gpus_used: 2,
+        attempts: 1,
+        labels: map(&[("rack", "r1")]),
+        version: text("0.1.0"),
+    }
+}
+
+fn cluster_view() -> ClusterView {
+    ClusterView {
+        cluster: CLUSTER,
+        name: text("prod"),
+        answered_by: HostId(7),
+        leader: Some(HostId(2)),
+        term: 5,
+        applied: 301,
+        state_hash: 0x1234_5678_9abc_def0,
+        linearizable: true,
+        peers: vec![PeerRow {
+            host: HostId(2),
+            name: text("gpu-02"),
+            addr: text("10.0.0.2:7600"),
+            role: text("leader"),
+            seen: text("alive"),
+        }],
+        jobs: BTreeMap::from([(text("pending"), 3)]),
+    }
+}
+
+pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
+    let states = [
+        JobState::Pending,
+        JobState::Running,
+        JobState::Ending,
+        JobState::Succeeded,
+        JobState::Failed,
+        JobState::Cancelled,
+    ];
+    let host_states =
+        [HostState::Joining, HostState::Up, HostState::Draining, HostState::Suspended, HostState::Lost];
+    let replies = vec![
+        ("Done", ApiReply::Done),
+        ("Submitted", ApiReply::Submitted(vec![Ok(JobId(70_000)), Err(error())])),
+        ("Cancelling", ApiReply::Cancelling { live: 2 }),
+        (
+            "Queue",
+            ApiReply::Queue {
+                index: 301,
+                rows: states.into_iter().map(job_row).collect(),
+                next: Some(JobId(70_000)),
+            },
+        ),
+        ("Job", ApiReply::Job(Box::new(job_view()))),
+        ("Why", ApiReply::Why(Box::new(why_view()))),
+        ("Changed", ApiReply::Changed(Box::new(job_row(JobState::Failed)))),
+        ("Log", ApiReply::Log(log_chunk())),
+        ("Hosts", ApiReply::Hosts { index: 301, rows: host_states.into_iter().map(host_row).collect() }),
+        (
+            "Devices",
+            ApiReply::Devices {
+                index: 301,
+                rows: vec![DeviceRow {
+                    host: HostId(7),
+                    host_name: text("gpu-07"),
+                    facts: device_facts(),
+                    held_by: Some((task(), token())),
+                    reading: Some(reading()),
+                }],
+            },
+        ),
+        ("Cluster", ApiReply::Cluster(Box::new(cluster_view()))),
+        ("Token", ApiReply::Token { secret: text("s") }),
+        (
+            "Doctor",
+            ApiReply::Doctor(vec![DoctorRow {
+                check: text("nvml"),
+                verdict: text("fail"),
+                found: text("no driver"),
+                next: Some(text("install it")),
+            }]),
+        ),
+        ("Digest", ApiReply::Digest { index: 301, rolling: 17, full: 18, host: HostId(7) }),
+        ("Me", ApiReply::Me { actor: actor(), last: Some(JobId(70_000)) }),
+    ];
+    let mut answers: Vec<_> = (1_000..)
+        .zip(replies)
+        .map(|(seq, (label, reply))| {
+            let answer = ApiAnswer { seq, more: seq % 2 == 0, result: Ok(reply) };
+            (label, answer)
+        })
+        .collect();
+    let refused = ApiAnswer { seq: 7, more: false, result: Err(error()) };
+    answers.push(("refused", refused));
+    answers
+}

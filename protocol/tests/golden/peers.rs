@@ -1,0 +1,210 @@
+//! The fixed values: between peers, and in the spool.
+
+use crate::values::*;
+use rota_protocol::api::OutputStream;
+use rota_protocol::command::Command;
+use rota_protocol::device::DeviceReading;
+use rota_protocol::frame::{self, FrameKind, Hello};
+use rota_protocol::gossip::*;
+use rota_protocol::job::EndReason;
+use rota_protocol::peer::*;
+use rota_protocol::spool::*;
+use rota_protocol::*;
+
+pub(crate) fn peer_requests() -> Vec<(&'static str, PeerRequest)> {
+    let raft = |call| PeerRequest::Raft { call, body: vec![1, 0xff, 3] };
+    vec![
+        ("Raft append", raft(RaftCall::Append)),
+        ("Raft vote", raft(RaftCall::Vote)),
+        ("Raft snapshot", raft(RaftCall::Snapshot)),
+        ("Raft transfer", raft(RaftCall::Transfer)),
+        (
+            "Propose",
+            PeerRequest::Propose { proposals: vec![proposal(Command::UndrainHost { host: HostId(7) })] },
+        ),
+        ("ReadIndex", PeerRequest::ReadIndex),
+        ("Renew", PeerRequest::Renew { host: HostId(7), epoch: LeaseEpoch(3), relayed: true }),
+        (
+            "ReadLog",
+            PeerRequest::ReadLog {
+                attempt: token(),
+                stream: OutputStream::Stderr,
+                offset: 4_096,
+                wait_ms: 20_000,
+            },
+        ),
+        ("Signal", PeerRequest::Signal { attempt: token(), signal: 15 }),
+    ]
+}
+
+pub(crate) fn peer_replies() -> Vec<(&'static str, PeerReply)> {
+    vec![
+        ("Raft", PeerReply::Raft { body: vec![1, 0xff, 3] }),
+        (
+            "Proposed",
+            PeerReply::Proposed { outcomes: outcomes().into_iter().map(|(_, outcome)| outcome).collect() },
+        ),
+        ("NotLeader", PeerReply::NotLeader { leader: Some(HostId(2)) }),
+        ("ReadIndex", PeerReply::ReadIndex { index: 301 }),
+        ("Renewed", PeerReply::Renewed),
+        ("Log", PeerReply::Log(log_chunk())),
+        ("Done", PeerReply::Done),
+        ("Refused", PeerReply::Refused(error())),
+    ]
+}
+
+pub(crate) fn join_requests() -> Vec<(&'static str, JoinRequest)> {
+    let request = JoinRequest {
+        token: text("rota-join-00-11"),
+        host_name: text("gpu-07"),
+        addr: text("10.0.0.7:7600"),
+        public_key_der: vec![0x30, 0x59],
+    };
+    vec![("request", request)]
+}
+
+pub(crate) fn join_replies() -> Vec<(&'static str, JoinReply)> {
+    let grant = JoinGrant {
+        cluster: CLUSTER,
+        cluster_name: text("prod"),
+        host: HostId(7),
+        certificate_pem: text("cert"),
+        ca_pem: text("ca"),
+        ca_key_pem: text("key"),
+        peers: vec![(HostId(1), text("10.0.0.1:7600"))],
+    };
+    vec![("Granted", JoinReply::Granted(Box::new(grant))), ("Refused", JoinReply::Refused(error()))]
+}
+
+pub(crate) fn hellos() -> Vec<(&'static str, Hello)> {
+    let peer = Hello {
+        version_min: 1,
+        version_max: 2,
+        cluster: Some(CLUSTER),
+        host: Some(HostId(7)),
+        build: text("rota 0.1.0"),
+    };
+    let client = Hello { cluster: None, host: None, ..peer.clone() };
+    vec![("peer", peer), ("client", client)]
+}
+
+/// Whole frames, header and body: the header itself is written by hand, not by the codec.
+pub(crate) fn frames() -> Vec<(&'static str, Vec<u8>)> {
+    let frame = |kind, body: &[u8]| frame::frame(1, kind, body).unwrap();
+    vec![
+        ("Hello", frame(FrameKind::Hello, &[1, 2, 3])),
+        ("PeerRequest", frame(FrameKind::PeerRequest, &[])),
+        ("PeerReply", frame(FrameKind::PeerReply, &[])),
+        ("ApiCall", frame(FrameKind::ApiCall, &[])),
+        ("ApiAnswer", frame(FrameKind::ApiAnswer, &[])),
+        ("Gossip", frame(FrameKind::Gossip, &[])),
+        ("JoinRequest", frame(FrameKind::JoinRequest, &[])),
+        ("JoinReply", frame(FrameKind::JoinReply, &[])),
+        ("Shim", frame(FrameKind::Shim, &[0; 258])),
+    ]
+}
+
+pub(crate) fn status_digests() -> Vec<(&'static str, StatusDigest)> {
+    let digest = StatusDigest {
+        host: HostId(7),
+        incarnation: NOW_MS,
+        version: 12,
+        boot: BOOT,
+        at_ms: NOW_MS + 3,
+        addr: text("10.0.0.7:7600"),
+        applied: 301,
+        attempts: 4,
+        load_milli: 1_500,
+        devices: vec![
+            reading(),
+            DeviceReading {
+                uuid: device(),
+                busy_permille: None,
+                vram_used_mib: None,
+                temperature_c: None,
+                power_mw: None,
+            },
+        ],
+    };
+    vec![("digest", digest)]
+}
+
+pub(crate) fn gossip_packets() -> Vec<(&'static str, GossipPacket)> {
+    let packet = GossipPacket { bytes: vec![1, 0xff, 3] };
+    vec![("packet", packet)]
+}
+
+pub(crate) fn gossip_members() -> Vec<(&'static str, GossipMember)> {
+    let member = GossipMember { host: HostId(7), incarnation: NOW_MS, addr: text("10.0.0.7:7600") };
+    vec![("member", member)]
+}
+
+pub(crate) fn launch_orders() -> Vec<(&'static str, LaunchOrder)> {
+    let order = LaunchOrder {
+        cluster: CLUSTER,
+        host: HostId(7),
+        epoch: LeaseEpoch(3),
+        token: token(),
+        task: task(),
+        argv: vec![b"python".to_vec()],
+        env: vec![(b"CUDA_VISIBLE_DEVICES".to_vec(), b"GPU-5c3f0d6e".to_vec())],
+        workdir: b"/home/ada".to_vec(),
+        uid_gid: Some((1_000, 1_001)),
+        devices: vec![device()],
+        time_limit_ms: Some(3_600_000),
+        grace_ms: 30_000,
+        kill_budget_ms: 5_000,
+        lease_path: b"/var/lib/rota/lease/lease".to_vec(),
+    };
+    vec![("order", order)]
+}
+
+pub(crate) fn shim_records() -> Vec<(&'static str, ShimRecord)> {
+    let record =
+        ShimRecord { cluster: CLUSTER, token: token(), epoch: LeaseEpoch(3), boot: BOOT, shim_pid: 4_241 };
+    vec![("record", record)]
+}
+
+pub(crate) fn exit_records() -> Vec<(&'static str, ExitRecord)> {
+    let labels = [
+        "Exited",
+        "Signalled",
+        "TimeLimit",
+        "Cancelled",
+        "Preempted",
+        "LaunchFailed",
+        "Fenced",
+        "Lost",
+        "Vanished",
+    ];
+    let record = |end| ExitRecord {
+        token: token(),
+        end,
+        ran_ms: 5_005,
+        stdout_bytes: 100,
+        stderr_bytes: 200,
+        dropped_bytes: 300,
+    };
+    labels.into_iter().zip(ends().into_iter().map(record)).collect()
+}
+
+pub(crate) fn shim_calls() -> Vec<(&'static str, ShimCall)> {
+    vec![
+        ("End cancel", ShimCall::End { reason: EndReason::Cancel }),
+        ("End preempt", ShimCall::End { reason: EndReason::Preempt }),
+        ("Signal", ShimCall::Signal { signal: 10 }),
+        ("Attach", ShimCall::Attach),
+    ]
+}
+
+pub(crate) fn shim_events() -> Vec<(&'static str, ShimEvent)> {
+    let ended = exit_records().remove(0).1;
+    vec![
+        ("Started", ShimEvent::Started { shim_pid: 4_241, task_pid: 4_242 }),
+        ("Output", ShimEvent::Output { stdout: 100, stderr: 200 }),
+        ("Ended", ShimEvent::Ended(ended)),
+        ("Stuck", ShimEvent::Stuck { left: 2 }),
+        ("ShimDied", ShimEvent::ShimDied),
+        ("Exists", ShimEvent::Exists),
+    ]
+}

@@ -1,0 +1,226 @@
+//! The fixed values: what the others share, and the log. Every field has a value of its own, so that two that change
+//! places are seen.
+
+use rota_protocol::api::LogChunk;
+use rota_protocol::ask::Ask;
+use rota_protocol::command::*;
+use rota_protocol::device::*;
+use rota_protocol::job::*;
+use rota_protocol::plan::*;
+use rota_protocol::report::*;
+use rota_protocol::*;
+use std::collections::BTreeMap;
+
+pub(crate) const CLUSTER: ClusterId = ClusterId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10);
+pub(crate) const BOOT: BootId = BootId(0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20);
+pub(crate) const REQUEST: RequestId = RequestId(0x2122_2324_2526_2728_292a_2b2c_2d2e_2f30);
+pub(crate) const NOW_MS: u64 = 1_790_000_000_123;
+
+pub(crate) fn text(text: &str) -> String {
+    text.to_owned()
+}
+
+pub(crate) fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(k, v)| (text(k), text(v))).collect()
+}
+
+pub(crate) fn token() -> Token {
+    Token::new(300, 2)
+}
+
+pub(crate) fn task() -> TaskId {
+    TaskId { job: JobId(70_000), index: 4 }
+}
+
+pub(crate) fn device() -> DeviceUuid {
+    DeviceUuid(text("GPU-5c3f0d6e"))
+}
+
+pub(crate) fn actor() -> Actor {
+    Actor { tenant: text("vision"), user: text("ada"), role: Role::Submitter }
+}
+
+pub(crate) fn error() -> PublicError {
+    PublicError::invalid("ask.vram", "no card has 900 GiB", "80GiB").retry_after(250)
+}
+
+pub(crate) fn ask() -> Ask {
+    Ask {
+        gpu_milli: 2_000,
+        gpu_models: vec![text("H100"), text("H200")],
+        vram_mib: 81_920,
+        cpus_milli: 4_000,
+        mem_mib: 65_536,
+        devices: BTreeMap::from([(text("fpga"), 1)]),
+        labels: map(&[("zone", "b")]),
+    }
+}
+
+pub(crate) fn spec() -> JobSpec {
+    JobSpec {
+        name: text("train"),
+        argv: vec![b"python".to_vec(), vec![0xff, 0x00]],
+        env: vec![(b"LANG".to_vec(), b"C".to_vec())],
+        workdir: b"/home/ada".to_vec(),
+        ask: ask(),
+        array: Some(ArraySpec { start: 1, end: 9, step: 2, parallel_max: 3 }),
+        priority: 60,
+        time_limit_ms: Some(3_600_000),
+        grace_ms: Some(30_000),
+        retries: 5,
+        uid_gid: Some((1_000, 1_001)),
+    }
+}
+
+pub(crate) fn device_facts() -> DeviceFacts {
+    DeviceFacts {
+        uuid: device(),
+        kind: DeviceKind::Gpu,
+        model: text("NVIDIA H100 80GB HBM3"),
+        vram_mib: Some(81_559),
+        bus: Some(text("0000:1b:00.0")),
+        index: Some(3),
+        numa: Some(1),
+        health: DeviceHealth::Dirty { reason: text("a process is left") },
+    }
+}
+
+pub(crate) fn registration() -> HostRegistration {
+    let device = |uuid: &str, kind, health| DeviceFacts {
+        uuid: DeviceUuid(text(uuid)),
+        kind,
+        health,
+        ..device_facts()
+    };
+    let reason = text("why");
+    HostRegistration {
+        boot: BOOT,
+        addr: text("10.0.0.7:7600"),
+        facts: HostFacts {
+            cpus_milli: 64_000,
+            mem_mib: 515_000,
+            devices: vec![
+                device_facts(),
+                device("MIG-1", DeviceKind::Mig, DeviceHealth::Healthy),
+                device("F-1", DeviceKind::Fpga, DeviceHealth::Unknown { reason: reason.clone() }),
+                device("GPU-2", DeviceKind::Gpu, DeviceHealth::Lost { reason }),
+            ],
+            labels: map(&[("rack", "r1")]),
+            version: text("0.1.0"),
+        },
+    }
+}
+
+pub(crate) fn reading() -> DeviceReading {
+    DeviceReading {
+        uuid: device(),
+        busy_permille: Some(990),
+        vram_used_mib: Some(70_001),
+        temperature_c: Some(65),
+        power_mw: Some(650_002),
+    }
+}
+
+pub(crate) fn ends() -> Vec<AttemptEnd> {
+    vec![
+        AttemptEnd::Exited { code: 3 },
+        AttemptEnd::Signalled { signal: 11 },
+        AttemptEnd::TimeLimit,
+        AttemptEnd::Cancelled,
+        AttemptEnd::Preempted,
+        AttemptEnd::LaunchFailed { reason: text("no such program") },
+        AttemptEnd::Fenced,
+        AttemptEnd::Lost,
+        AttemptEnd::Vanished { reason: text("no record") },
+    ]
+}
+
+pub(crate) fn commands() -> Vec<(&'static str, Command)> {
+    let mut reports = vec![AttemptReport { token: token(), fact: AttemptFact::Started { pid: 4_242 } }];
+    reports.extend(
+        ends()
+            .into_iter()
+            .map(|end| AttemptReport { token: token(), fact: AttemptFact::Ended { end, ran_ms: 5_005 } }),
+    );
+    let create = Command::CreateCluster {
+        cluster: CLUSTER,
+        name: text("prod"),
+        host_name: text("gpu-01"),
+        addr: text("10.0.0.1:7600"),
+    };
+    let plan = Plan {
+        seen_index: 299,
+        moves: vec![Move::Place {
+            task: task(),
+            host: HostId(7),
+            epoch: LeaseEpoch(3),
+            devices: vec![device()],
+        }],
+    };
+    vec![
+        ("CreateCluster", create),
+        (
+            "AdmitHost",
+            Command::AdmitHost { token: [0xa5; 32], host_name: text("gpu-07"), addr: text("10.0.0.7:7600") },
+        ),
+        ("RegisterHost", Command::RegisterHost { host: HostId(7), registration: registration() }),
+        ("DrainHost", Command::DrainHost { host: HostId(7), reason: text("new fans") }),
+        ("UndrainHost", Command::UndrainHost { host: HostId(7) }),
+        (
+            "MintToken join",
+            Command::MintToken {
+                token: [0x5a; 32],
+                usage: TokenUse::Join { host_name: Some(text("gpu-08")) },
+                expires_at_ms: NOW_MS + 1,
+            },
+        ),
+        (
+            "MintToken user",
+            Command::MintToken {
+                token: [0x5b; 32],
+                usage: TokenUse::User { actor: actor() },
+                expires_at_ms: NOW_MS + 2,
+            },
+        ),
+        ("Submit", Command::Submit { spec: spec() }),
+        ("Cancel", Command::Cancel { job: JobId(70_000), index: Some(4) }),
+        ("CommitPlan", Command::CommitPlan { plan }),
+        ("Report", Command::Report { host: HostId(7), reports }),
+        ("Expire", Command::Expire { host: HostId(7), epoch: LeaseEpoch(3) }),
+    ]
+}
+
+pub(crate) fn proposal(command: Command) -> Proposal {
+    Proposal { request: REQUEST, actor: actor(), command }
+}
+
+pub(crate) fn log_chunk() -> LogChunk {
+    LogChunk { attempt: token(), offset: 4_096, bytes: vec![0, 10, 255], last: true }
+}
+
+pub(crate) fn entries() -> Vec<(&'static str, Entry)> {
+    let one = |command| Entry { format: LOG_FORMAT, at_ms: NOW_MS, proposals: vec![proposal(command)] };
+    let mut entries: Vec<_> = commands().into_iter().map(|(label, command)| (label, one(command))).collect();
+    let empty = Entry { format: LOG_FORMAT, at_ms: 0, proposals: Vec::new() };
+    entries.push(("empty", empty));
+    entries
+}
+
+pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
+    let refusals = [
+        Refusal::NotPending,
+        Refusal::HostGone,
+        Refusal::HostDraining,
+        Refusal::DoesNotFit,
+        Refusal::ParallelCap,
+    ];
+    vec![
+        ("Done", Outcome::Done),
+        ("Refused", Outcome::Refused(error())),
+        ("HostAdmitted", Outcome::HostAdmitted { host: HostId(7) }),
+        ("HostRegistered", Outcome::HostRegistered { epoch: LeaseEpoch(3) }),
+        ("Submitted", Outcome::Submitted { job: JobId(70_000) }),
+        ("Planned", Outcome::Planned { refused: (1..).zip(refusals).collect() }),
+        ("Cancelling", Outcome::Cancelling { live: 2 }),
+    ]
+}
