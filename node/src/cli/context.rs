@@ -168,6 +168,12 @@ fn bytes_to_text(value: &mut serde_json::Value) {
                 }
             }
             ("workdir", path) => text_of_bytes(path),
+            // JSON readers keep 53 bits of a number; a hash needs all 64.
+            ("state_hash", hash) => {
+                if let Some(number) = hash.as_u64() {
+                    *hash = format!("{number:016x}").into();
+                }
+            }
             (_, other) => bytes_to_text(other),
         }
     }

@@ -6,6 +6,7 @@ use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::{ErrorCode, PublicError};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -22,6 +23,8 @@ pub struct Steady {
     dials: Vec<Arc<dyn Dial>>,
     deadline: Duration,
     link: Mutex<Link>,
+    /// Some peer answered once: one that is away now is waited for.
+    reached: AtomicBool,
 }
 
 #[derive(Default)]
@@ -42,7 +45,7 @@ impl Steady {
     /// A client that asks these peers, the first one first, and gives up after `deadline` for each request.
     #[must_use]
     pub fn new(dials: Vec<Arc<dyn Dial>>, deadline: Duration) -> Self {
-        Self { dials, deadline, link: Mutex::new(Link::default()) }
+        Self { dials, deadline, link: Mutex::new(Link::default()), reached: AtomicBool::new(false) }
     }
 
     /// Asks for one answer.
@@ -51,7 +54,7 @@ impl Steady {
     /// A refusal that will not change; `NoLeader` when surely nothing was carried out; `Unknown` when it may have
     /// been.
     pub async fn call(&self, request: ApiRequest) -> Result<ApiReply, PublicError> {
-        let mut retry = Retry::new(self.deadline);
+        let mut retry = Retry::new(self.deadline, self.reached.load(Ordering::Relaxed));
         loop {
             let error = match self.ask_once(&request, retry.left()).await {
                 Ok(reply) => return Ok(reply),
@@ -67,7 +70,7 @@ impl Steady {
     /// # Errors
     /// As for [`Self::call`].
     pub async fn streams(&self, requests: &[ApiRequest]) -> Result<Vec<Replies>, PublicError> {
-        let mut retry = Retry::new(self.deadline);
+        let mut retry = Retry::new(self.deadline, self.reached.load(Ordering::Relaxed));
         loop {
             let opened = match self.client().await {
                 Ok(client) => client.streams(requests.iter().cloned()).await,
@@ -112,6 +115,7 @@ impl Steady {
             let dial = &self.dials[link.at % self.dials.len()];
             match Client::connect(&**dial).await {
                 Ok(client) => {
+                    self.reached.store(true, Ordering::Relaxed);
                     let client = Arc::new(client);
                     link.client = Some(Arc::clone(&client));
                     return Ok(client);
@@ -143,8 +147,8 @@ struct Retry {
 }
 
 impl Retry {
-    fn new(deadline: Duration) -> Self {
-        Self { until: Instant::now() + deadline, pause: PAUSE_MIN, unknown: false, reached: false }
+    fn new(deadline: Duration, reached: bool) -> Self {
+        Self { until: Instant::now() + deadline, pause: PAUSE_MIN, unknown: false, reached }
     }
 
     fn left(&self) -> Duration {

@@ -355,3 +355,31 @@ async fn a_stream_whose_client_is_dropped_ends() {
     };
     tokio::join!(agent, user);
 }
+
+#[tokio::test]
+async fn a_lone_agent_that_restarts_is_waited_for() {
+    let place = place();
+    let client = steady(&[&place.path]);
+    let first = async {
+        let mut peer = Peer::accept(&place.listener).await;
+        let call = peer.call().await;
+        peer.answer(call.seq, false, Ok(ApiReply::Done)).await;
+    };
+    let (reply, ()) = tokio::join!(client.call(show(1)), first);
+    assert_eq!(reply, Ok(ApiReply::Done));
+    // The agent is down: its socket is there, but nobody listens.
+    let Place { _dir, path, listener } = place;
+    drop(listener);
+    let user = async { assert_eq!(client.call(show(2)).await, Ok(ApiReply::Done)) };
+    let agent = async {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        std::fs::remove_file(&path).unwrap();
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut peer = Peer::accept(&listener).await;
+        let call = peer.call().await;
+        peer.answer(call.seq, false, Ok(ApiReply::Done)).await;
+    };
+    tokio::join!(user, agent);
+}
