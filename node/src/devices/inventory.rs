@@ -81,7 +81,10 @@ impl Inventory {
         for (probe, known) in self.probes.iter_mut().zip(&mut self.known) {
             let look = probe.discover().await;
             match &look {
-                Ok(found) => self.notes.extend(found.notes.iter().cloned()),
+                Ok(found) => {
+                    self.notes.extend(found.notes.iter().cloned());
+                    self.notes.extend(found.doubt.iter().map(|doubt| format!("{}: {doubt}", probe.name())));
+                }
                 Err(error) => self.notes.push(format!("{}: {error}", probe.name())),
             }
             known.merge(look);
@@ -132,8 +135,9 @@ impl Known {
     /// Takes in one look.
     pub fn merge(&mut self, look: Result<Found, DeviceError>) {
         match look {
-            Ok(found) => self.take(found.devices),
-            Err(error) => self.silence(&error),
+            Ok(found) => self.take(found),
+            // Nobody knows of any.
+            Err(error) => self.take(Found { doubt: Some(error.to_string()), ..Found::default() }),
         }
     }
 
@@ -142,32 +146,26 @@ impl Known {
         self.cards.values().map(Card::shown)
     }
 
-    fn take(&mut self, devices: Vec<DeviceFacts>) {
+    fn take(&mut self, found: Found) {
         let mut seen: BTreeMap<DeviceUuid, DeviceFacts> = BTreeMap::new();
-        for mut facts in devices {
+        for mut facts in found.devices {
             if seen.contains_key(&facts.uuid) {
                 facts.health = unknown("two devices claim this uuid");
             }
             seen.insert(facts.uuid.clone(), facts);
         }
         for (uuid, card) in &mut self.cards {
-            if !seen.contains_key(uuid) {
-                card.lose("the driver no longer shows it");
+            match &found.doubt {
+                _ if seen.contains_key(uuid) => {}
+                // Nobody knows: a running task keeps the card, nothing new is placed. A lost card stays lost.
+                Some(doubt) => card.doubt(doubt),
+                None => card.lose("the driver no longer shows it"),
             }
         }
         for (uuid, facts) in seen {
             match self.cards.get_mut(&uuid) {
                 Some(card) => card.look(facts),
                 None => drop(self.cards.insert(uuid, Card::new(facts))),
-            }
-        }
-    }
-
-    /// Nobody knows: running tasks keep their cards, nothing new is placed. A lost card stays lost.
-    fn silence(&mut self, error: &DeviceError) {
-        for card in self.cards.values_mut() {
-            if !matches!(card.facts.health, DeviceHealth::Lost { .. }) {
-                card.facts.health = unknown(&error.to_string());
             }
         }
     }
@@ -183,6 +181,12 @@ impl Card {
         self.facts.health = DeviceHealth::Lost { reason: reason.to_owned() };
         self.facts.index = None;
         self.probation = PROBATION_LOOKS;
+    }
+
+    fn doubt(&mut self, reason: &str) {
+        if !matches!(self.facts.health, DeviceHealth::Lost { .. }) {
+            self.facts.health = unknown(reason);
+        }
     }
 
     fn look(&mut self, facts: DeviceFacts) {
@@ -243,7 +247,7 @@ mod tests {
 
     fn look(known: &mut Known, uuids: &[&str]) -> Vec<(String, String)> {
         let devices = (0..).zip(uuids).map(|(index, uuid)| card(uuid, index)).collect();
-        known.merge(Ok(Found { devices, notes: Vec::new() }));
+        known.merge(Ok(Found { devices, ..Found::default() }));
         shown(known)
     }
 
@@ -314,6 +318,21 @@ mod tests {
     }
 
     #[test]
+    fn a_doubt_spares_cards_that_answered_and_loses_none() {
+        let mut known = Known::default();
+        look(&mut known, &["A", "B", "C"]);
+        look(&mut known, &["A", "B"]);
+        let doubt = Some("no answer within 2000 ms".to_owned());
+        known.merge(Ok(Found { devices: vec![card("A", 0)], doubt, ..Found::default() }));
+        assert_eq!(shown(&known), pairs(&[("A", "healthy at Some(0)"), ("B", "unknown"), ("C", "lost")]));
+        assert_eq!(
+            look(&mut known, &["A", "B"]),
+            pairs(&[("A", "healthy at Some(0)"), ("B", "healthy at Some(1)"), ("C", "lost")]),
+            "who was only in doubt is not on probation"
+        );
+    }
+
+    #[test]
     fn silence_does_not_find_a_lost_card() {
         let mut known = Known::default();
         look(&mut known, &["A"]);
@@ -333,7 +352,7 @@ mod tests {
         let mut known = Known::default();
         look(&mut known, &["A"]);
         let poor = DeviceFacts { vram_mib: None, model: String::new(), ..card("A", 0) };
-        known.merge(Ok(Found { devices: vec![poor], notes: Vec::new() }));
+        known.merge(Ok(Found { devices: vec![poor], ..Found::default() }));
         let facts = known.devices().next().expect("one card");
         assert_eq!((facts.vram_mib, facts.model.as_str()), (Some(80 << 10), "H100"));
     }

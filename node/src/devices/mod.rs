@@ -4,6 +4,7 @@
 //! - [`nvml`]: NVIDIA cards and MIG slices, through the vendor's library, loaded at run time;
 //! - [`sim`]: cards made up from a text such as `8xH100:80GiB`, for the demo, labs and tests;
 //! - [`probe`]: a vendor call may hang for ever, so it runs on a thread of its own under a deadline;
+//! - [`progress`]: how far a question to a provider has come, for whoever gives up on it;
 //! - [`inventory`]: merges what the providers say now with what was known, by UUID and never by index;
 //! - [`host`]: CPU, memory and boot id.
 
@@ -12,15 +13,18 @@ pub mod host;
 pub mod inventory;
 pub mod nvml;
 pub mod probe;
+pub mod progress;
 pub mod sim;
 
 use rota_protocol::device::{DeviceFacts, DeviceReading};
 use rota_protocol::ids::BootId;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 pub use inventory::Inventory;
 pub use probe::Probe;
+pub use progress::Progress;
 
 /// A source of devices. Only the UUID of a device is mandatory; whatever else cannot be told is absent.
 ///
@@ -37,6 +41,10 @@ pub trait DeviceProvider: Send {
 
     /// Live readings of the devices that the last discovery found; devices that do not answer are left out.
     fn read(&mut self) -> Vec<DeviceReading>;
+
+    /// Where to note the steps of the next question, and which devices to leave alone in it. A provider that cannot
+    /// hang has no use for it.
+    fn attend(&mut self, _progress: Arc<Progress>) {}
 }
 
 /// What one provider shows at one moment.
@@ -46,6 +54,8 @@ pub struct Found {
     pub devices: Vec<DeviceFacts>,
     /// For people: what was seen and cannot be offered, or why there is nothing.
     pub notes: Vec<String>,
+    /// Why devices that are not among these may still be there: some could not be asked.
+    pub doubt: Option<String>,
 }
 
 /// Why nothing can be said of a provider's devices.

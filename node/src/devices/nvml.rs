@@ -2,7 +2,7 @@
 //! such devices. Each symbol is resolved when it is called, so that an old driver lacks a feature, not its cards.
 //! Any call but the UUID's may fail. Every call may hang: see [`super::probe`].
 
-use super::{DeviceError, DeviceProvider, Found, clean};
+use super::{DeviceError, DeviceProvider, Found, Progress, clean};
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
@@ -12,6 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::mem;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The library's name for the loader's own search.
 pub const LIBRARY_DEFAULT: &str = "libnvidia-ml.so.1";
@@ -63,13 +64,14 @@ pub struct NvmlProvider {
     library: OsString,
     nvml: Option<Nvml>,
     looks: u32,
+    progress: Arc<Progress>,
 }
 
 impl NvmlProvider {
     /// Does not touch the library yet.
     #[must_use]
     pub fn new(library: OsString) -> Self {
-        Self { library, nvml: None, looks: 0 }
+        Self { library, nvml: None, looks: 0, progress: Arc::default() }
     }
 }
 
@@ -100,11 +102,11 @@ impl DeviceProvider for NvmlProvider {
                 Some(nvml) => nvml,
                 None => {
                     let note = format!("nvml: no library {}", self.library.to_string_lossy());
-                    return Ok(Found { devices: Vec::new(), notes: vec![note] });
+                    return Ok(Found { notes: vec![note], ..Found::default() });
                 }
             },
         };
-        let found = cards(&nvml);
+        let found = cards(&nvml, &self.progress);
         // Only a host where all is well keeps the library open: after trouble the driver shows a card's return, or
         // a first card, to a new start alone.
         let well = found.as_ref().is_ok_and(|found| {
@@ -122,24 +124,34 @@ impl DeviceProvider for NvmlProvider {
 
     fn read(&mut self) -> Vec<DeviceReading> {
         if let Some(nvml) = &self.nvml {
-            return readings(nvml);
+            return readings(nvml, &self.progress);
         }
         // Started for this alone and not kept: the next look needs a list of cards made afresh. A failure shows there;
         // readings only inform.
         let Ok(Some(nvml)) = start(&self.library) else { return Vec::new() };
-        let all = readings(&nvml);
+        let all = readings(&nvml, &self.progress);
         retire(nvml);
         all
     }
+
+    fn attend(&mut self, progress: Arc<Progress>) {
+        self.progress = progress;
+    }
 }
 
-fn readings(nvml: &Nvml) -> Vec<DeviceReading> {
+fn readings(nvml: &Nvml, progress: &Progress) -> Vec<DeviceReading> {
     let mut all = Vec::new();
     for device in (0..nvml.device_count().unwrap_or(0)).filter_map(|index| nvml.device_by_index(index).ok()) {
+        let Ok(uuid) = name_of(&device) else { continue };
+        if progress.skips(&uuid) {
+            continue;
+        }
+        progress.asking(&uuid);
         match slices(&device) {
             Some(slices) => all.extend(slices.iter().filter_map(reading)),
             None => all.extend(reading(&device)),
         }
+        progress.answered(&[]);
     }
     all
 }
@@ -186,14 +198,29 @@ fn retire(nvml: Nvml) {
     }
 }
 
-fn cards(nvml: &Nvml) -> Result<Found, DeviceError> {
+fn cards(nvml: &Nvml, progress: &Progress) -> Result<Found, DeviceError> {
     let count = nvml.device_count().map_err(|error| failed("nvmlDeviceGetCount", &error))?;
     let mut found = Found::default();
     for index in 0..count {
-        // A card that fell off the bus has no UUID to ask; the inventory misses it by name.
-        match nvml.device_by_index(index) {
-            Ok(device) => card(&device, index, &mut found),
-            Err(error) => found.notes.push(format!("nvml: card {index} does not open: {error}")),
+        let device = match nvml.device_by_index(index) {
+            Ok(device) => device,
+            // A card that fell off the bus has no UUID to ask; the inventory misses it by name.
+            Err(error) => {
+                found.notes.push(format!("nvml: card {index} does not open: {error}"));
+                continue;
+            }
+        };
+        match name_of(&device) {
+            Err(error) => found.notes.push(format!("nvml: card {index} {error}")),
+            Ok(uuid) if progress.skips(&uuid) => {
+                found.doubt = Some(format!("an earlier call about {uuid} has not returned"));
+            }
+            Ok(uuid) => {
+                progress.asking(&uuid);
+                let before = found.devices.len();
+                card(&device, uuid, index, &mut found);
+                progress.answered(&found.devices[before..]);
+            }
         }
     }
     found.devices.sort_by(|a, b| a.uuid.cmp(&b.uuid));
@@ -201,26 +228,23 @@ fn cards(nvml: &Nvml) -> Result<Found, DeviceError> {
 }
 
 /// Adds the card, or its slices when it is cut.
-fn card(device: &Device<'_>, index: u32, found: &mut Found) {
-    match slices(device) {
-        None => match facts(device, DeviceKind::Gpu, Some(index)) {
-            Ok(facts) => found.devices.push(facts),
-            Err(error) => found.notes.push(format!("nvml: card {index} {error}")),
-        },
-        Some(slices) => {
-            if slices.is_empty() {
-                found.notes.push(format!("nvml: card {index} is in MIG mode and has no slices"));
+fn card(device: &Device<'_>, uuid: DeviceUuid, index: u32, found: &mut Found) {
+    let Some(slices) = slices(device) else {
+        found.devices.push(facts(device, uuid, DeviceKind::Gpu, Some(index)));
+        return;
+    };
+    if slices.is_empty() {
+        found.notes.push(format!("nvml: card {index} is in MIG mode and has no slices"));
+    }
+    let bus = device.pci_info().ok().and_then(|pci| clean::text(&pci.bus_id));
+    let numa = bus.as_deref().and_then(numa_node);
+    for slice in slices {
+        match name_of(&slice) {
+            Ok(uuid) => {
+                let own = facts(&slice, uuid, DeviceKind::Mig, None);
+                found.devices.push(DeviceFacts { bus: bus.clone(), numa, ..own });
             }
-            let bus = device.pci_info().ok().and_then(|pci| clean::text(&pci.bus_id));
-            for slice in slices {
-                match facts(&slice, DeviceKind::Mig, None) {
-                    Ok(facts) => {
-                        let numa = bus.as_deref().and_then(numa_node);
-                        found.devices.push(DeviceFacts { bus: bus.clone(), numa, ..facts });
-                    }
-                    Err(error) => found.notes.push(format!("nvml: a slice of card {index} {error}")),
-                }
-            }
+            Err(error) => found.notes.push(format!("nvml: a slice of card {index} {error}")),
         }
     }
 }
@@ -234,17 +258,21 @@ fn slices<'nvml>(device: &Device<'nvml>) -> Option<Vec<Device<'nvml>>> {
     Some((0..most).filter_map(|index| device.mig_device_by_index(index).ok()).collect())
 }
 
-fn facts(device: &Device<'_>, kind: DeviceKind, index: Option<u32>) -> Result<DeviceFacts, String> {
+/// The one call that must not fail: what has no name cannot be granted.
+fn name_of(device: &Device<'_>) -> Result<DeviceUuid, String> {
     let raw = device.uuid().map_err(|error| format!("has no uuid: {error}"))?;
-    let uuid = clean::uuid(&raw).ok_or("has a uuid that cannot be a name")?;
+    Ok(DeviceUuid(clean::uuid(&raw).ok_or("has a uuid that cannot be a name")?))
+}
+
+fn facts(device: &Device<'_>, uuid: DeviceUuid, kind: DeviceKind, index: Option<u32>) -> DeviceFacts {
     let mut health = DeviceHealth::Healthy;
     let model = told(device.name(), "name", &mut health).and_then(|name| clean::text(&name));
     let memory = told(device.memory_info(), "memory", &mut health);
     let bus = told(device.pci_info(), "bus", &mut health).and_then(|pci| clean::text(&pci.bus_id));
     // Asked because it touches the hardware: names and sizes of a card that fell off the bus may still be cached.
     told(device.temperature(TemperatureSensor::Gpu), "temperature", &mut health);
-    Ok(DeviceFacts {
-        uuid: DeviceUuid(uuid),
+    DeviceFacts {
+        uuid,
         kind,
         model: model.unwrap_or_default(),
         vram_mib: memory.and_then(|memory| clean::vram_mib(memory.total)),
@@ -252,7 +280,7 @@ fn facts(device: &Device<'_>, kind: DeviceKind, index: Option<u32>) -> Result<De
         bus,
         index,
         health,
-    })
+    }
 }
 
 /// An answer, or what its absence means for the card's health. The worst finding stays.
@@ -299,10 +327,10 @@ fn grade(error: &NvmlError) -> Grade {
 }
 
 fn reading(device: &Device<'_>) -> Option<DeviceReading> {
-    let uuid = clean::uuid(&device.uuid().ok()?)?;
+    let uuid = name_of(device).ok()?;
     let memory = device.memory_info().ok();
     Some(DeviceReading {
-        uuid: DeviceUuid(uuid),
+        uuid,
         busy_permille: device.utilization_rates().ok().and_then(|busy| clean::permille(busy.gpu)),
         vram_used_mib: memory.and_then(|m| clean::vram_used_mib(m.used, m.total)),
         temperature_c: device.temperature(TemperatureSensor::Gpu).ok().and_then(clean::temperature_c),

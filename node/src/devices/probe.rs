@@ -1,12 +1,15 @@
 //! Keeps a provider that may hang away from everyone else (fault G2): it runs on an OS thread of its own, and
-//! whoever asks hears "no answer" after a deadline. A thread that hangs is left behind and replaced; with
-//! [`STUCK_MAX`] of them left behind, the provider is not asked again until one comes back.
+//! whoever asks hears after a deadline what was answered until then. A thread that hangs is left behind and replaced,
+//! and the device that it hangs on is left alone; with [`STUCK_MAX`] of them left behind, the provider is not asked
+//! again until one comes back.
 //!
 //! Not yet: a separate probe process. A thread that hangs inside the kernel cannot be killed, and the agent cannot
 //! end completely before the driver lets go of it.
 
-use super::{DeviceError, DeviceProvider, Found};
+use super::{DeviceError, DeviceProvider, Found, Progress};
 use rota_protocol::device::DeviceReading;
+use rota_protocol::ids::DeviceUuid;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -53,14 +56,21 @@ impl Probe {
         &self.name
     }
 
-    /// All devices that the provider shows now.
+    /// All devices that the provider shows now. When it misses the deadline: those that had answered, and a doubt
+    /// about the others.
     ///
     /// # Errors
-    /// When nothing can be said of its devices: it failed, missed the deadline, or hangs.
+    /// When nothing can be said of any of its devices: it failed, missed the deadline with the first, or hangs.
     pub async fn discover(&mut self) -> Result<Found, DeviceError> {
         match &mut self.way {
             Way::Direct(provider) => provider.discover(),
-            Way::Guarded(guarded) => guarded.ask(Order::Discover).await?,
+            Way::Guarded(guarded) => {
+                let progress = guarded.progress();
+                match guarded.ask(Order::Discover, &progress).await {
+                    Ok(found) => found,
+                    Err(silence) => in_part(silence, &progress),
+                }
+            }
         }
     }
 
@@ -68,7 +78,10 @@ impl Probe {
     pub async fn read(&mut self) -> Vec<DeviceReading> {
         match &mut self.way {
             Way::Direct(provider) => provider.read(),
-            Way::Guarded(guarded) => guarded.ask(Order::Read).await.unwrap_or_default(),
+            Way::Guarded(guarded) => {
+                let progress = guarded.progress();
+                guarded.ask(Order::Read, &progress).await.unwrap_or_default()
+            }
         }
     }
 
@@ -81,9 +94,18 @@ impl Probe {
     }
 }
 
+/// What had been answered when the provider fell silent.
+fn in_part(silence: DeviceError, progress: &Progress) -> Result<Found, DeviceError> {
+    let devices = progress.so_far().answered;
+    if devices.is_empty() {
+        return Err(silence);
+    }
+    Ok(Found { devices, doubt: Some(silence.to_string()), ..Found::default() })
+}
+
 enum Order {
-    Discover(oneshot::Sender<Result<Found, DeviceError>>),
-    Read(oneshot::Sender<Vec<DeviceReading>>),
+    Discover(Arc<Progress>, oneshot::Sender<Result<Found, DeviceError>>),
+    Read(Arc<Progress>, oneshot::Sender<Vec<DeviceReading>>),
 }
 
 struct Guarded {
@@ -91,7 +113,13 @@ struct Guarded {
     deadline: Duration,
     make: Make,
     worker: Option<Worker>,
-    stuck: Vec<JoinHandle<()>>,
+    stuck: Vec<Stuck>,
+}
+
+/// A thread that hangs, and the device it hangs on, if it told.
+struct Stuck {
+    thread: JoinHandle<()>,
+    on: Option<DeviceUuid>,
 }
 
 struct Worker {
@@ -100,11 +128,22 @@ struct Worker {
 }
 
 impl Guarded {
-    async fn ask<T>(&mut self, order: impl FnOnce(oneshot::Sender<T>) -> Order) -> Result<T, DeviceError> {
+    /// A question that leaves those devices alone on which threads hang now.
+    fn progress(&mut self) -> Arc<Progress> {
+        self.reap();
+        let hanging = self.stuck.iter().filter_map(|stuck| stuck.on.clone()).collect();
+        Arc::new(Progress::leaving_alone(hanging))
+    }
+
+    async fn ask<T>(
+        &mut self,
+        order: impl FnOnce(Arc<Progress>, oneshot::Sender<T>) -> Order,
+        progress: &Arc<Progress>,
+    ) -> Result<T, DeviceError> {
         let worker = self.ready_worker()?;
         let (answer, answered) = oneshot::channel();
         // A full queue means that an earlier caller went away while the thread hangs: same as no answer.
-        let queued = worker.orders.try_send(order(answer)).is_ok();
+        let queued = worker.orders.try_send(order(Arc::clone(progress), answer)).is_ok();
         let verdict = if queued { within(self.deadline, answered).await } else { Err(Silence::Deadline) };
         match verdict {
             Ok(found) => Ok(found),
@@ -114,7 +153,8 @@ impl Guarded {
             }
             Err(Silence::Deadline) => {
                 // Dropping the sender lets the thread end by itself, should the driver ever let go of it.
-                self.stuck.extend(self.worker.take().map(|worker| worker.thread));
+                let on = progress.so_far().at;
+                self.stuck.extend(self.worker.take().map(|worker| Stuck { thread: worker.thread, on }));
                 let deadline_ms = u64::try_from(self.deadline.as_millis()).unwrap_or(u64::MAX);
                 Err(DeviceError::Deadline { deadline_ms })
             }
@@ -122,7 +162,7 @@ impl Guarded {
     }
 
     fn reap(&mut self) -> usize {
-        self.stuck.retain(|thread| !thread.is_finished());
+        self.stuck.retain(|stuck| !stuck.thread.is_finished());
         self.stuck.len()
     }
 
@@ -173,8 +213,14 @@ fn serve(mut provider: Box<dyn DeviceProvider>, orders: &Receiver<Order>) {
     while let Ok(order) = orders.recv() {
         // An asker that went away is no reason to stop.
         match order {
-            Order::Discover(answer) => drop(answer.send(provider.discover())),
-            Order::Read(answer) => drop(answer.send(provider.read())),
+            Order::Discover(progress, answer) => {
+                provider.attend(progress);
+                drop(answer.send(provider.discover()));
+            }
+            Order::Read(progress, answer) => {
+                provider.attend(progress);
+                drop(answer.send(provider.read()));
+            }
         }
     }
 }
@@ -183,7 +229,6 @@ fn serve(mut provider: Box<dyn DeviceProvider>, orders: &Receiver<Order>) {
 mod tests {
     use super::*;
     use crate::devices::sim::SimProvider;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Hangs while the gate is closed.
@@ -264,7 +309,7 @@ mod tests {
                 Vec::new()
             }
         }
-        let mut probe = Probe::guarded("panics", PROBE_DEADLINE, Box::new(|| Box::new(Panics)));
+        let mut probe = Probe::guarded("panics", Duration::from_secs(60), Box::new(|| Box::new(Panics)));
         for _ in 0..3 {
             assert_eq!(probe.discover().await, Err(DeviceError::Died));
         }

@@ -92,7 +92,7 @@ impl DeviceProvider for SimProvider {
     }
 
     fn discover(&mut self) -> Result<Found, DeviceError> {
-        Ok(Found { devices: self.devices.clone(), notes: Vec::new() })
+        Ok(Found { devices: self.devices.clone(), ..Found::default() })
     }
 
     fn read(&mut self) -> Vec<DeviceReading> {
