@@ -182,8 +182,8 @@ impl Default for Tuning {
 
 /// Largest append request, in bytes of entries: with its envelope it fits one frame, and one entry always does.
 pub(crate) const APPEND_BYTES_MAX: usize = ENTRY_BYTES_MAX + (384 << 10);
-/// Bytes of one snapshot chunk: small enough that a chunk never holds up heartbeats for long.
-pub(crate) const CHUNK_BYTES: usize = SNAPSHOT_CHUNK_BYTES_MAX / 2;
+/// Bytes of one snapshot chunk: 2 s on a line of 64 kB/s, so that heartbeats get through beside it.
+pub(crate) const CHUNK_BYTES: usize = SNAPSHOT_CHUNK_BYTES_MAX / 4;
 
 /// openraft's settings for these timings.
 pub(crate) fn raft_config(
@@ -209,7 +209,7 @@ pub(crate) fn raft_config(
         // More than the snapshot interval, or a snapshot would not end a follower's lag.
         replication_lag_threshold: tuning.snapshot_entries * 2,
         max_in_snapshot_log_to_keep: tuning.keep_entries,
-        purge_batch_size: 64,
+        purge_batch_size: 1,
         // openraft's default of 65,536 slots each costs tens of MiB; the proposer bounds what is in flight.
         api_channel_size: Some(1_024),
         notification_channel_size: Some(4_096),

@@ -8,6 +8,8 @@ use openraft::RaftMetrics;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::type_config::TypeConfigExt;
 use rota_protocol::ids::HostId;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -28,21 +30,18 @@ pub(crate) struct Watched {
     pub leadership: watch::Sender<Leadership>,
     pub failed: watch::Sender<Option<String>>,
     pub recovered: watch::Sender<bool>,
+    /// This peer stops on purpose: the end of the raft core is no failure.
+    pub stopping: AtomicBool,
 }
 
 /// Follows openraft's metrics until the raft core ends.
-pub(crate) async fn follow(
-    raft: Raft,
-    me: HostId,
-    lease: Duration,
-    watched: std::sync::Arc<Watched>,
-) {
+pub(crate) async fn follow(raft: Raft, me: HostId, lease: Duration, watched: Arc<Watched>) {
     let mut metrics = raft.metrics();
     loop {
         // Cloned at once: holding the borrow over an await would block the raft core.
         let now = metrics.borrow_and_update().clone();
         if let Err(fatal) = &now.running_state {
-            stop(&watched, Some(fatal.to_string()));
+            stop(&watched, &fatal.to_string());
             return;
         }
         let (leadership, lapses) = judge(&now, me, lease);
@@ -63,20 +62,20 @@ pub(crate) async fn follow(
             None => Ok(metrics.changed().await),
         };
         if let Ok(Err(_)) = changed {
-            stop(&watched, Some("the raft core has ended".into()));
+            stop(&watched, "the raft core has ended");
             return;
         }
     }
 }
 
-fn stop(watched: &Watched, why: Option<String>) {
-    watched.failed.send_if_modified(|held| {
-        let first = held.is_none();
-        if first {
-            *held = why;
-        }
-        first
-    });
+fn stop(watched: &Watched, why: &str) {
+    if !watched.stopping.load(Ordering::Acquire) {
+        watched.failed.send_if_modified(|held| {
+            let first = held.is_none();
+            held.get_or_insert_with(|| why.to_owned());
+            first
+        });
+    }
     // After the failure, and always: whoever waits for a leader must look at it.
     watched.leadership.send_modify(|held| {
         held.leader = None;

@@ -11,17 +11,20 @@
 
 mod config;
 mod inbound;
+mod incoming;
 mod leadership;
 mod link;
 mod log;
 mod machine;
 mod membership;
+mod membership_bytes;
 pub mod memory_link;
 mod network;
 mod propose;
 mod read;
 mod snapshot_file;
 mod start;
+mod status;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -35,6 +38,7 @@ pub use membership::{MembershipStep, voters_wanted};
 pub use rota_core::{Event, State};
 pub use snapshot_file::SnapshotFault;
 pub use start::StartError;
+pub use status::RaftStatus;
 
 use leadership::Watched;
 use openraft::EmptyNode;
@@ -46,7 +50,8 @@ use rota_protocol::command::{Command, Outcome, Proposal};
 use rota_protocol::ids::HostId;
 use rota_protocol::peer::{PeerReply, PeerRequest};
 use rota_protocol::{ErrorCode, PublicError};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{broadcast, watch};
@@ -74,35 +79,6 @@ pub(crate) struct Inner {
     /// One membership change at a time.
     changing: tokio::sync::Mutex<()>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
-}
-
-/// Where a peer stands, for status pages; it may be out of date as soon as it is read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RaftStatus {
-    /// This host.
-    pub host: HostId,
-    /// Its current term.
-    pub term: u64,
-    /// Who leads, as far as it knows.
-    pub leader: Option<HostId>,
-    /// Index of the last entry in its log.
-    pub last_log: u64,
-    /// Index that it knows to be committed.
-    pub committed: u64,
-    /// Index that it has applied.
-    pub applied: u64,
-    /// Index of its last snapshot.
-    pub snapshot: u64,
-    /// Hosts that vote.
-    pub voters: BTreeSet<HostId>,
-    /// Hosts that follow only.
-    pub learners: BTreeSet<HostId>,
-    /// At the leader: how many entries each member is behind.
-    pub lag: BTreeMap<HostId, u64>,
-    /// 99th percentile of this peer's recent fsyncs, in microseconds.
-    pub fsync_p99_us: u64,
-    /// The disk refused room for log entries.
-    pub storage_full: bool,
 }
 
 impl Consensus {
@@ -350,34 +326,6 @@ impl Consensus {
         }
     }
 
-    /// Where this peer stands.
-    #[must_use]
-    pub fn status(&self) -> RaftStatus {
-        let metrics = self.0.raft.metrics().borrow_watched().clone();
-        let index = |id: &Option<config::LogId>| id.as_ref().map_or(0, |id| id.index);
-        let last_log = metrics.last_log_index.unwrap_or(0);
-        let membership = metrics.membership_config.membership();
-        RaftStatus {
-            host: self.0.host,
-            term: metrics.current_term,
-            leader: self.0.watched.leadership.borrow().leader,
-            last_log,
-            committed: index(&metrics.local_committed),
-            applied: index(&metrics.last_applied),
-            snapshot: index(&metrics.snapshot),
-            voters: membership.voter_ids().map(HostId).collect(),
-            learners: membership.learner_ids().map(HostId).collect(),
-            lag: metrics
-                .replication
-                .iter()
-                .flatten()
-                .map(|(id, matched)| (HostId(*id), last_log.saturating_sub(index(matched))))
-                .collect(),
-            fsync_p99_us: u64::try_from(self.0.log.0.fsync_p99().as_micros()).unwrap_or(u64::MAX),
-            storage_full: self.0.log.0.is_full(),
-        }
-    }
-
     /// The state's index and full hash, of one moment: equal indices must have equal hashes at all peers.
     #[must_use]
     pub fn fingerprint(&self) -> (u64, u64) {
@@ -386,6 +334,7 @@ impl Consensus {
 
     /// Stops taking part; what is queued for the disk is written first.
     pub async fn shutdown(&self) {
+        self.0.watched.stopping.store(true, Ordering::Release);
         // An error means that the core had ended by itself.
         let _ = self.0.raft.shutdown().await;
         let tasks =

@@ -118,6 +118,7 @@ impl Machine {
     /// A damaged or foreign snapshot: without it the log cannot be applied, so the peer must not start.
     pub(crate) fn open(dir: &Path, cluster: ClusterId) -> Result<Self, SnapshotFault> {
         std::fs::create_dir_all(dir)?;
+        snapshot_file::remove_leftovers(dir)?;
         let place = snapshot_file::current_path(dir);
         let found = if place.try_exists()? {
             let file = SnapshotFile::open(&place)?;

@@ -23,8 +23,9 @@ use std::time::Duration;
 
 /// Least time that entries get to become durable at a follower, in ms: a disk may stall, and a repeat costs more.
 const APPEND_TTL_MS_MIN: u64 = 1_000;
-/// Least time for the last chunk, whose answer comes when the snapshot is checked and installed.
-const INSTALL_TTL: Duration = Duration::from_secs(60);
+/// Time for one chunk of a snapshot, or for one look at how its installation goes: a peer that takes messages and
+/// answers none costs this much, and the transfer goes on where it was.
+const CHUNK_TTL: Duration = Duration::from_secs(5);
 
 /// Makes clients; they are cheap, connections are pooled by the link.
 #[derive(Clone)]
@@ -71,11 +72,11 @@ impl Network {
         }
     }
 
+    /// Sends a snapshot piece by piece, then asks with empty pieces until it is installed.
     async fn send_chunks(
         &self,
         vote: Vote,
         snapshot: &SnapshotFile,
-        ttl: Duration,
     ) -> Result<Vote, StreamingError<Rota>> {
         let total = snapshot.bytes;
         let mut offset = 0;
@@ -85,18 +86,17 @@ impl Network {
                 .await
                 .map_err(|e| network(&e.to_string()))?
                 .map_err(|e| network(&e.to_string()))?;
-            let last = offset + piece.len() as u64 >= total;
             let body = wire::encode(&Chunk::new(&vote, total, offset, piece));
-            let ttl = if last { ttl.max(INSTALL_TTL) } else { ttl };
-            let reply = self.call(RaftCall::Snapshot, body, ttl).await?;
+            let reply = self.call(RaftCall::Snapshot, body, CHUNK_TTL).await?;
             let reply: ChunkReply = wire::decode(&reply).map_err(bad::<StreamingError<Rota>>)?;
             if reply.done {
                 return Ok(reply.vote());
             }
-            if reply.next > total || (last && reply.next != 0) {
+            if reply.next > total || (offset > 0 && reply.next == 0) {
+                // Another transfer took its place, or it restarted: begin anew, with the newest snapshot.
                 return Err(network("the receiver lost its place in the snapshot"));
             }
-            // The receiver names its place: a lost answer or its restart makes it ask again.
+            // The receiver names its place.
             offset = reply.next;
         }
     }
@@ -178,9 +178,9 @@ impl RaftNetworkV2<Rota> for Network {
         vote: Vote,
         snapshot: openraft::alias::SnapshotOf<Rota, SnapshotFile>,
         cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
-        option: RPCOption,
+        _option: RPCOption,
     ) -> Result<SnapshotResponse<Rota>, StreamingError<Rota>> {
-        let sending = pin!(self.send_chunks(vote, &snapshot.snapshot, option.hard_ttl()));
+        let sending = pin!(self.send_chunks(vote, &snapshot.snapshot));
         match select(sending, pin!(cancel)).await {
             Either::Left((sent, _)) => sent.map(SnapshotResponse::new),
             Either::Right((closed, _)) => Err(closed.into()),

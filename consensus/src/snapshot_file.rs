@@ -17,15 +17,15 @@
 //! ```
 
 use crate::config::{LogId, SnapshotMeta, StoredMembership, log_id};
-use crate::log::record::MembershipBytes;
 use crate::log::segment::sync_dir;
+use crate::membership_bytes::MembershipBytes;
 use rota_core::State;
 use rota_protocol::codec;
 use rota_protocol::ids::ClusterId;
 use rota_protocol::limits::SNAPSHOT_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -88,11 +88,7 @@ impl SnapshotFile {
 
     /// Reads and checks all of it.
     pub(crate) fn load(&self, cluster: ClusterId) -> Result<(SnapshotMeta, State), SnapshotFault> {
-        let mut bytes = Vec::with_capacity(self.bytes as usize);
-        // A read by offset would do, but the length was taken from this very file.
-        File::open(&self.path)?
-            .take(self.bytes)
-            .read_to_end(&mut bytes)?;
+        let bytes = self.piece(0, usize::try_from(self.bytes).unwrap_or(usize::MAX))?;
         parse(&bytes, cluster)
     }
 }
@@ -203,6 +199,17 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 /// The name of the snapshot that counts.
 pub(crate) fn current_path(dir: &Path) -> PathBuf {
     dir.join("snapshot.snap")
+}
+
+/// Removes what an earlier run left half-written.
+pub(crate) fn remove_leftovers(dir: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "tmp") {
+            std::fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes a file and makes it durable; its name is not.

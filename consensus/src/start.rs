@@ -4,7 +4,7 @@ use crate::config::{ConsensusConfig, Raft, Tuning, raft_config};
 use crate::inbound::Inbound;
 use crate::leadership::{self, Leadership, Watched};
 use crate::link::PeerLink;
-use crate::log::record::Owner;
+use crate::log::header::Owner;
 use crate::log::store::LogStore;
 use crate::log::{self, LogConfig, LogError};
 use crate::machine::{Machine, Shared};
@@ -13,6 +13,7 @@ use crate::propose::Proposer;
 use crate::read::{Reader, Rounds, confirm_local, confirm_remote};
 use crate::snapshot_file::SnapshotFault;
 use crate::{Consensus, Inner};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -50,6 +51,7 @@ pub(crate) async fn start(
         leadership: watch::Sender::new(Leadership::default()),
         failed: watch::Sender::new(None),
         recovered: watch::Sender::new(false),
+        stopping: AtomicBool::new(false),
     });
     let log = open_log(&dir, Owner { cluster, host }, &tuning, &watched).await?;
     let files = dir.clone();

@@ -4,7 +4,7 @@
 //! sender's), because a peer's defect must not become a panic here.
 
 use crate::config::{EntryPayload, LogEntry, LogId, Payload, Rota, Vote, log_id};
-use crate::log::record::MembershipBytes;
+use crate::membership_bytes::MembershipBytes;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest, VoteResponse,
 };

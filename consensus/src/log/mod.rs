@@ -2,6 +2,8 @@
 //!
 //! What this is not: it knows nothing of what entries mean, and it never decides. `record.rs` has every byte.
 
+pub(crate) mod header;
+pub(crate) mod queue;
 pub(crate) mod record;
 pub(crate) mod recover;
 pub(crate) mod segment;
@@ -10,7 +12,8 @@ pub(crate) mod store;
 mod tests;
 pub(crate) mod writer;
 
-use record::{Owner, SEGMENT_HEADER};
+use header::{Owner, SEGMENT_HEADER};
+use queue::Queue;
 pub use recover::LogError;
 use recover::{Active, Recovered};
 use segment::Spares;
@@ -22,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use store::{LogStore, Memory};
-use writer::{Queue, Writer};
+use writer::Writer;
 
 /// Makes a file's data durable. Tests put a failing one here.
 pub(crate) type SyncFn = Arc<dyn Fn(&File) -> io::Result<()> + Send + Sync>;
@@ -151,7 +154,13 @@ pub(crate) fn open(config: LogConfig) -> Result<LogStore, LogError> {
         None if marked => return Err(LogError::Wiped { dir, marker }),
         None => fresh(&dir, owner, segment_bytes, &sync).map_err(io)?,
     };
-    let (memory, active, closed, size, sealed) = writer::parts(recovered);
+    let Recovered {
+        memory,
+        closed,
+        active,
+        size,
+        sealed,
+    } = recovered;
     let (spares, spare_thread) = Spares::start(&dir, size).map_err(io)?;
     let queue = Arc::new(Queue::default());
     let times = Arc::new(FsyncTimes::default());

@@ -1,20 +1,8 @@
-//! Bytes of the log: segment headers and records. No files, no threads.
+//! Bytes of the log's records. No files, no threads.
 //!
 //! All numbers are little-endian.
 //!
-//! Segment header, 64 bytes:
-//! ```text
-//!  0  magic    8  "RTALOG1\0"
-//!  8  format   2  1
-//! 10  zero     6
-//! 16  sequence 8  number of the segment; it is also in the file's name
-//! 24  cluster 16
-//! 40  host     8
-//! 48  size     8  bytes of the whole file
-//! 56  zero     4
-//! 60  crc32    4  of bytes 0..60
-//! ```
-//! Records follow, each at a multiple of 8:
+//! After a segment's header (`header.rs`) records follow, each at a multiple of 8:
 //! ```text
 //!  0  length   4  of the payload
 //!  4  crc32    4  of: segment sequence (8), offset of this record (8), bytes 0..4, bytes 8..16, payload
@@ -36,19 +24,12 @@
 //! Because of `synced`, a reader can tell a torn write (nothing durable was lost: cut) from damage to something that
 //! had been durable (refuse to start).
 
-use crate::config::{EntryPayload, LogEntry, LogId, Membership, Payload, Vote, log_id};
-use rota_protocol::ids::{ClusterId, HostId};
+use super::header::{u32_at, u64_at};
+use crate::config::{EntryPayload, LogEntry, LogId, Payload, Vote, log_id};
+use crate::membership_bytes::MembershipBytes;
 use rota_protocol::limits::ENTRY_BYTES_MAX;
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// First bytes of a segment.
-const MAGIC: [u8; 8] = *b"RTALOG1\0";
-/// The format that this build reads and writes.
-pub(crate) const FORMAT: u16 = 1;
-/// Bytes of a segment's header; the first record stands behind it.
-pub(crate) const SEGMENT_HEADER: usize = 64;
 /// Bytes of a record before its payload.
 pub(crate) const RECORD_HEADER: usize = 16;
 /// Records begin at multiples of this.
@@ -97,66 +78,6 @@ pub(crate) enum Record {
     TruncateAfter(Option<LogId>),
     Purge(LogId),
     Seal,
-}
-
-/// Who a segment belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Owner {
-    pub cluster: ClusterId,
-    pub host: HostId,
-}
-
-/// A segment's header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SegmentHeader {
-    pub sequence: u64,
-    pub owner: Owner,
-    pub size: u64,
-}
-
-/// Why a header is not one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HeaderFault {
-    Damaged,
-    Format(u16),
-}
-
-impl SegmentHeader {
-    pub(crate) fn to_bytes(self) -> [u8; SEGMENT_HEADER] {
-        let mut bytes = [0; SEGMENT_HEADER];
-        bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..10].copy_from_slice(&FORMAT.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.sequence.to_le_bytes());
-        bytes[24..40].copy_from_slice(&self.owner.cluster.0.to_le_bytes());
-        bytes[40..48].copy_from_slice(&self.owner.host.0.to_le_bytes());
-        bytes[48..56].copy_from_slice(&self.size.to_le_bytes());
-        let crc = crc32fast::hash(&bytes[..60]);
-        bytes[60..].copy_from_slice(&crc.to_le_bytes());
-        bytes
-    }
-
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, HeaderFault> {
-        let Some(bytes) = bytes.get(..SEGMENT_HEADER) else {
-            return Err(HeaderFault::Damaged);
-        };
-        if bytes[..8] != MAGIC || crc32fast::hash(&bytes[..60]) != u32_at(bytes, 60) {
-            return Err(HeaderFault::Damaged);
-        }
-        let format = u16::from_le_bytes([bytes[8], bytes[9]]);
-        if format != FORMAT {
-            return Err(HeaderFault::Format(format));
-        }
-        let mut cluster = [0; 16];
-        cluster.copy_from_slice(&bytes[24..40]);
-        Ok(Self {
-            sequence: u64_at(bytes, 16),
-            owner: Owner {
-                cluster: ClusterId(u128::from_le_bytes(cluster)),
-                host: HostId(u64_at(bytes, 40)),
-            },
-            size: u64_at(bytes, 48),
-        })
-    }
 }
 
 /// Bytes that a record with such a payload takes.
@@ -295,46 +216,6 @@ fn read_log_id(bytes: &[u8]) -> LogId {
     log_id(u64_at(bytes, 0), u64_at(bytes, 8))
 }
 
-/// A membership as it is stored and sent: joint configs, then all members.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MembershipBytes {
-    configs: Vec<Vec<u64>>,
-    nodes: Vec<u64>,
-}
-
-impl From<&Membership> for MembershipBytes {
-    fn from(membership: &Membership) -> Self {
-        Self {
-            configs: membership
-                .get_joint_config()
-                .iter()
-                .map(|config| config.iter().copied().collect())
-                .collect(),
-            nodes: membership.nodes().map(|(id, _)| *id).collect(),
-        }
-    }
-}
-
-impl MembershipBytes {
-    /// `None` if it breaks openraft's rules (an empty config, a voter that is no member).
-    pub(crate) fn membership(self) -> Option<Membership> {
-        let configs: Vec<BTreeSet<u64>> = self
-            .configs
-            .into_iter()
-            .map(|c| c.into_iter().collect())
-            .collect();
-        let nodes: BTreeMap<u64, openraft::EmptyNode> = self
-            .nodes
-            .into_iter()
-            .map(|id| (id, openraft::EmptyNode::new()))
-            .collect();
-        if configs.is_empty() && nodes.is_empty() {
-            return Some(Membership::default());
-        }
-        Membership::new(configs, nodes).ok()
-    }
-}
-
 fn write_entry(out: &mut Vec<u8>, entry: &LogEntry) {
     write_log_id(out, &entry.log_id);
     match &entry.payload {
@@ -370,21 +251,11 @@ fn read_entry(payload: &[u8]) -> Option<LogEntry> {
     })
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    let mut word = [0; 4];
-    word.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(word)
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(word)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::header::SEGMENT_HEADER;
     use super::*;
+    use crate::config::Membership;
 
     pub(crate) fn samples() -> Vec<Record> {
         let entry = |index, payload| LogEntry {
@@ -463,32 +334,5 @@ mod tests {
                 );
             }
         }
-    }
-
-    #[test]
-    fn headers_come_back_and_every_flipped_byte_is_seen() {
-        let header = SegmentHeader {
-            sequence: 9,
-            owner: Owner {
-                cluster: ClusterId(0xfeed),
-                host: HostId(3),
-            },
-            size: 4_096,
-        };
-        let bytes = header.to_bytes();
-        assert_eq!(SegmentHeader::from_bytes(&bytes), Ok(header));
-        for at in 0..SEGMENT_HEADER {
-            let mut bytes = bytes;
-            bytes[at] ^= 0x10;
-            assert_eq!(
-                SegmentHeader::from_bytes(&bytes),
-                Err(HeaderFault::Damaged),
-                "byte {at}"
-            );
-        }
-        assert_eq!(
-            SegmentHeader::from_bytes(&bytes[..40]),
-            Err(HeaderFault::Damaged)
-        );
     }
 }

@@ -4,7 +4,8 @@
 //! valid record behind it says so, or if it is not in the last segment. A peer that guessed here could vote twice.
 
 use super::SyncFn;
-use super::record::{self, HeaderFault, Owner, Record, SEGMENT_HEADER, SegmentHeader};
+use super::header::{FORMAT, HeaderFault, Owner, SEGMENT_HEADER, SegmentHeader};
+use super::record::{self, Record};
 use super::segment;
 use super::store::Memory;
 use crate::config::LogEntry;
@@ -46,7 +47,7 @@ pub enum LogError {
         cluster: rota_protocol::ClusterId,
     },
     /// Written by a newer build.
-    #[error("{file} has log format {format}, this build reads {}", record::FORMAT)]
+    #[error("{file} has log format {format}, this build reads {}", FORMAT)]
     Format {
         /// Which file.
         file: PathBuf,

@@ -4,7 +4,7 @@
 //! changes the file's size or extents: that is what turns an fsync of several ms into one of a fraction of a ms.
 
 use super::SyncFn;
-use super::record::{Owner, SegmentHeader};
+use super::header::{Owner, SegmentHeader};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;

@@ -1,7 +1,7 @@
 //! The log as openraft sees it: everything above the purge point in memory, every change through the writer.
 
 use super::LogHandle;
-use super::writer::{Job, Queue};
+use super::queue::{Job, Queue};
 use crate::config::{APPEND_BYTES_MAX, LogEntry, LogId, Rota, Vote};
 use openraft::OptionalSend;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};

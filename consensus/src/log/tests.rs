@@ -1,6 +1,7 @@
 //! Damage, crashes and failing disks, on real files.
 
-use super::record::{Owner, RECORD_HEADER};
+use super::header::Owner;
+use super::record::RECORD_HEADER;
 use super::store::LogStore;
 use super::{LogConfig, LogError, SyncFn, marker_path, open, segment, sync_data};
 use crate::config::{EntryPayload, LogEntry, Payload, Rota, Vote, log_id};
@@ -405,5 +406,31 @@ async fn waiting_appends_share_one_fsync() {
     }
     // The first may have gone out alone; all others went with at most two more.
     assert!(tries.load(Ordering::SeqCst) - before <= 3);
+    close(log);
+}
+
+/// A crash between a seal and the next segment: the log goes on in a new one.
+#[tokio::test]
+async fn a_log_that_ends_with_its_seal_goes_on() {
+    let bench = Bench::new();
+    let mut log = bench.open().expect("opens");
+    let mut next = 0;
+    while segment::list(&bench.dir).expect("lists").len() < 2 {
+        append(&mut log, vec![entry(1, next, 1_000)])
+            .await
+            .expect("durable");
+        next += 1;
+    }
+    close(log);
+    std::fs::remove_file(bench.last_segment()).expect("removed");
+    let mut log = bench.open().expect("opens");
+    let kept = entries(&mut log).await.len() as u64;
+    assert!(kept < next);
+    append(&mut log, vec![entry(1, kept, 10)])
+        .await
+        .expect("durable");
+    close(log);
+    let mut log = bench.open().expect("opens");
+    assert_eq!(entries(&mut log).await.len() as u64, kept + 1);
     close(log);
 }

@@ -4,151 +4,22 @@
 //! An error of the disk ends the log for good. An fsync that failed is never tried again: the kernel may have
 //! dropped the pages, and a second try would lie.
 
-use super::record::{self, Owner, Place, Record, SegmentHeader, record_bytes};
-use super::recover::{Active, Closed, Recovered};
+use super::header::{Owner, SEGMENT_HEADER, SegmentHeader};
+use super::queue::{Job, Queue};
+use super::record::{self, Place, Record, record_bytes};
+use super::recover::{Active, Closed};
 use super::segment::{self, Spares};
 use super::{FsyncTimes, SyncFn};
-use crate::config::{LogEntry, LogId, Rota, Vote};
+use crate::config::{LogId, Rota, Vote};
 use openraft::storage::IOFlushed;
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-use tokio::sync::{Notify, oneshot};
-
-/// Bytes that may wait for the disk; more make the raft core wait, and it then pushes back on proposals.
-const QUEUE_BYTES_MAX: usize = 16 << 20;
-/// A commit index that nothing else carries to the disk waits this long for company.
-const COMMITTED_LINGER: Duration = Duration::from_millis(5);
-
-/// One change of the log.
-pub(crate) enum Job {
-    Append {
-        entries: Vec<LogEntry>,
-        bytes: usize,
-        done: IOFlushed<Rota>,
-    },
-    Vote {
-        vote: Vote,
-        done: oneshot::Sender<io::Result<()>>,
-    },
-    Truncate(Option<LogId>),
-    Purge(LogId),
-}
-
-/// Jobs on their way to the writer.
-#[derive(Default)]
-pub(crate) struct Queue {
-    state: Mutex<Waiting>,
-    wake: Condvar,
-    room: Notify,
-}
-
-#[derive(Default)]
-struct Waiting {
-    jobs: Vec<Job>,
-    bytes: usize,
-    /// A commit index that is not on disk yet; a newer one replaces it.
-    committed: Option<LogId>,
-    closed: bool,
-    failure: Option<(io::ErrorKind, String)>,
-}
-
-struct Taken {
-    jobs: Vec<Job>,
-    committed: Option<LogId>,
-    closed: bool,
-}
-
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Nothing panics while it holds this lock half-way.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn push(&self, job: Job) -> io::Result<()> {
-        let mut state = self.lock();
-        if let Some((kind, text)) = &state.failure {
-            return Err(io::Error::new(*kind, text.clone()));
-        }
-        if state.closed {
-            return Err(io::Error::other("the log is closed"));
-        }
-        if let Job::Append { bytes, .. } = &job {
-            state.bytes += bytes;
-        }
-        state.jobs.push(job);
-        self.wake.notify_one();
-        Ok(())
-    }
-
-    pub(crate) fn committed(&self, committed: LogId) {
-        let mut state = self.lock();
-        let first = state.committed.replace(committed).is_none();
-        if first && state.jobs.is_empty() {
-            self.wake.notify_one();
-        }
-    }
-
-    /// Waits until the queue is short enough.
-    pub(crate) async fn room(&self) {
-        loop {
-            let notified = self.room.notified();
-            {
-                let state = self.lock();
-                if state.bytes < QUEUE_BYTES_MAX || state.failure.is_some() || state.closed {
-                    return;
-                }
-            }
-            notified.await;
-        }
-    }
-
-    pub(crate) fn close(&self) {
-        self.lock().closed = true;
-        self.wake.notify_one();
-        self.room.notify_waiters();
-    }
-
-    fn take(&self) -> Taken {
-        let mut state = self.lock();
-        loop {
-            if state.closed || !state.jobs.is_empty() {
-                break;
-            }
-            if state.committed.is_some() {
-                let (next, timeout) = self
-                    .wake
-                    .wait_timeout(state, COMMITTED_LINGER)
-                    .unwrap_or_else(PoisonError::into_inner);
-                state = next;
-                if timeout.timed_out() {
-                    break;
-                }
-            } else {
-                state = self
-                    .wake
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
-            }
-        }
-        state.bytes = 0;
-        self.room.notify_waiters();
-        Taken {
-            jobs: std::mem::take(&mut state.jobs),
-            committed: state.committed.take(),
-            closed: state.closed,
-        }
-    }
-
-    fn fail(&self, error: &io::Error) {
-        self.lock().failure = Some((error.kind(), error.to_string()));
-        self.room.notify_waiters();
-    }
-}
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::oneshot;
 
 /// The writer's own state.
 pub(crate) struct Writer {
@@ -341,7 +212,7 @@ impl Writer {
         let next = Active {
             file,
             sequence: header.sequence,
-            end: record::SEGMENT_HEADER,
+            end: SEGMENT_HEADER,
             index_max: None,
         };
         let old = std::mem::replace(&mut self.active, next);
@@ -349,7 +220,7 @@ impl Writer {
             sequence: old.sequence,
             index_max: old.index_max,
         });
-        self.synced = record::SEGMENT_HEADER;
+        self.synced = SEGMENT_HEADER;
         let carried = [
             self.purged.map(Record::Purge),
             self.vote.map(Record::Vote),
@@ -401,17 +272,4 @@ impl Writer {
         self.marked = true;
         Ok(())
     }
-}
-
-/// What a fresh or recovered log gives its writer.
-pub(crate) fn parts(
-    recovered: Recovered,
-) -> (super::store::Memory, Active, VecDeque<Closed>, u64, bool) {
-    (
-        recovered.memory,
-        recovered.active,
-        recovered.closed,
-        recovered.size,
-        recovered.sealed,
-    )
 }

@@ -38,11 +38,17 @@ pub(super) struct Landed {
     pub(super) landing: Landing,
 }
 
-/// Ends when the leader of `route` is no longer known as the leader.
+/// Ends when another leader, or a later term, is known than that of `route`. A leader that has merely lost sight of
+/// its quorum may still finish what it has begun, and there is nobody else to ask.
 async fn deposed(mut leadership: watch::Receiver<Leadership>, route: Leadership) {
     // An error means that this peer stops; the answer is lost just as well.
     let _ = leadership
-        .wait_for(|now| now.leader != route.leader || now.term != route.term)
+        .wait_for(|now| {
+            now.term != route.term
+                || now
+                    .leader
+                    .is_some_and(|leader| Some(leader) != route.leader)
+        })
         .await;
 }
 

@@ -99,3 +99,24 @@ async fn a_cluster_that_was_stopped_whole_comes_back_whole() {
             .expect("runs");
     }
 }
+
+/// An idle leader stays one: nothing is mistaken for a lost quorum, and no election is held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_leader_stays() {
+    let cluster = Cluster::of(3).await;
+    let leader = cluster.leader().await;
+    let mut leadership = cluster.peers[&leader].leadership();
+    let held = *leadership.borrow_and_update();
+    let lost = leadership.wait_for(|now| *now != held);
+    let waited = tokio::time::timeout(Duration::from_secs(2), lost).await;
+    assert!(waited.is_err(), "{waited:?}");
+}
+
+/// A planned stop is no failure.
+#[tokio::test]
+async fn a_stop_is_not_reported_as_a_failure() {
+    let mut cluster = Cluster::found().await;
+    let failed = cluster.peer(1).failed();
+    cluster.stop(HostId(1)).await;
+    assert_eq!(*failed.borrow(), None);
+}

@@ -73,13 +73,13 @@ async fn the_old_leaders_own_writes_are_proposed_again() {
     });
     let once = tokio::spawn(async move { peer.propose(vec![unsafe_], hour).await });
     cluster.leader_among(&rest).await;
+    cluster.hub.heal();
     // A submit without a request id must not be tried twice: its caller is told the truth.
     let once = tokio::time::timeout(PATIENCE, once)
         .await
         .expect("promptly")
         .expect("runs");
     assert_eq!(once.map_err(|e| e.code), Err(ErrorCode::Unknown));
-    cluster.hub.heal();
     let again = tokio::time::timeout(PATIENCE, again)
         .await
         .expect("promptly")

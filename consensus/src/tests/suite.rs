@@ -2,7 +2,7 @@
 
 use super::CLUSTER;
 use crate::config::Rota;
-use crate::log::record::Owner;
+use crate::log::header::Owner;
 use crate::log::store::LogStore;
 use crate::log::{self, LogConfig};
 use crate::machine::Machine;

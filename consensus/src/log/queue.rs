@@ -1,0 +1,142 @@
+//! What waits for the writer: jobs in order, and the newest commit index. Bounded by bytes; a failure is final.
+
+use crate::config::{LogEntry, LogId, Rota, Vote};
+use openraft::storage::IOFlushed;
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+
+/// Bytes that may wait for the disk; more make the raft core wait, and it then pushes back on proposals.
+const QUEUE_BYTES_MAX: usize = 16 << 20;
+/// A commit index that nothing else carries to the disk waits this long for company.
+const COMMITTED_LINGER: Duration = Duration::from_millis(5);
+
+/// One change of the log.
+pub(crate) enum Job {
+    Append {
+        entries: Vec<LogEntry>,
+        bytes: usize,
+        done: IOFlushed<Rota>,
+    },
+    Vote {
+        vote: Vote,
+        done: oneshot::Sender<io::Result<()>>,
+    },
+    Truncate(Option<LogId>),
+    Purge(LogId),
+}
+
+/// Jobs on their way to the writer.
+#[derive(Default)]
+pub(crate) struct Queue {
+    state: Mutex<Waiting>,
+    wake: Condvar,
+    room: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    jobs: Vec<Job>,
+    bytes: usize,
+    /// A commit index that is not on disk yet; a newer one replaces it.
+    committed: Option<LogId>,
+    closed: bool,
+    failure: Option<(io::ErrorKind, String)>,
+}
+
+/// All that waited.
+pub(super) struct Taken {
+    pub(super) jobs: Vec<Job>,
+    pub(super) committed: Option<LogId>,
+    pub(super) closed: bool,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // Nothing panics while it holds this lock half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, job: Job) -> io::Result<()> {
+        let mut state = self.lock();
+        if let Some((kind, text)) = &state.failure {
+            return Err(io::Error::new(*kind, text.clone()));
+        }
+        if state.closed {
+            return Err(io::Error::other("the log is closed"));
+        }
+        if let Job::Append { bytes, .. } = &job {
+            state.bytes += bytes;
+        }
+        state.jobs.push(job);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    pub(crate) fn committed(&self, committed: LogId) {
+        let mut state = self.lock();
+        let first = state.committed.replace(committed).is_none();
+        if first && state.jobs.is_empty() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Waits until the queue is short enough.
+    pub(crate) async fn room(&self) {
+        loop {
+            let notified = self.room.notified();
+            {
+                let state = self.lock();
+                if state.bytes < QUEUE_BYTES_MAX || state.failure.is_some() || state.closed {
+                    return;
+                }
+            }
+            notified.await;
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.wake.notify_one();
+        self.room.notify_waiters();
+    }
+
+    /// Waits for something to do, and takes all of it.
+    pub(super) fn take(&self) -> Taken {
+        let mut state = self.lock();
+        loop {
+            if state.closed || !state.jobs.is_empty() {
+                break;
+            }
+            if state.committed.is_some() {
+                let (next, timeout) = self
+                    .wake
+                    .wait_timeout(state, COMMITTED_LINGER)
+                    .unwrap_or_else(PoisonError::into_inner);
+                state = next;
+                if timeout.timed_out() {
+                    break;
+                }
+            } else {
+                state = self
+                    .wake
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        state.bytes = 0;
+        self.room.notify_waiters();
+        Taken {
+            jobs: std::mem::take(&mut state.jobs),
+            committed: state.committed.take(),
+            closed: state.closed,
+        }
+    }
+
+    /// From now on every job is refused.
+    pub(super) fn fail(&self, error: &io::Error) {
+        self.lock().failure = Some((error.kind(), error.to_string()));
+        self.room.notify_waiters();
+    }
+}
