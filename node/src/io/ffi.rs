@@ -46,6 +46,20 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Closes every descriptor from `first` on that this process was started with.
+///
+/// To be called before the process has opened anything: whatever owns such a descriptor would lose it.
+///
+/// # Errors
+/// Not on Linux since 5.9.
+pub fn close_inherited(first: u32) -> io::Result<()> {
+    // SAFETY: at its start a process owns nothing above its standard three; closing a stranger's is what is asked.
+    let done = unsafe {
+        libc::syscall(libc::SYS_close_range, c_long::from(first), c_long::from(u32::MAX), 0 as c_long)
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// NUL-terminated strings with the table of pointers that exec wants.
 #[derive(Debug)]
 pub struct CStrings {
@@ -267,8 +281,14 @@ pub fn call_signal() -> i32 {
 /// Not on Linux as it is.
 pub fn take_signals() -> io::Result<()> {
     for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: installing the default action needs no handler; refusals (KILL, STOP, the C library's own) are fine.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        // The raw call, because the C library refuses to touch the two signals that it keeps for itself.
+        // SAFETY: four zero words are the kernel's structure for the default action without flags or mask; refusals
+        // (KILL, STOP) are fine.
+        unsafe {
+            let default = [0_u64; 4];
+            let mask_bytes = size_of::<u64>();
+            libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, ptr::null_mut::<c_void>(), mask_bytes);
+        }
     }
     // SAFETY: the set is initialised by sigfillset before use.
     let done = unsafe {

@@ -14,6 +14,7 @@
 //! makes, so nothing escapes by `setsid` or double forks.
 
 mod adopt;
+pub mod bench;
 mod host;
 mod keep;
 mod lease_file;

@@ -55,6 +55,8 @@ struct Server {
 impl Server {
     fn start(dir: &std::ffi::OsStr) -> io::Result<Self> {
         const FIRST_FREE: i32 = 3;
+        // What the agent itself was started with is none of the shims' business.
+        ffi::close_inherited(FIRST_FREE.cast_unsigned())?;
         std::env::set_current_dir(dir)?;
         let orders = fcntl_dupfd_cloexec(rustix::stdio::stdin(), FIRST_FREE)?;
         let events = fcntl_dupfd_cloexec(rustix::stdio::stdout(), FIRST_FREE)?;
@@ -139,7 +141,10 @@ impl Server {
     /// In the copy: the order's stream is the fork server's alone.
     fn become_shim(&mut self, token: Token, order: &[u8]) -> i32 {
         const PANICKED: i32 = 70;
-        if rustix::io::dup3(rustix::stdio::stdin(), &mut self.orders, DupFlags::CLOEXEC).is_err() {
+        let closed = rustix::io::dup3(rustix::stdio::stdin(), &mut self.orders, DupFlags::CLOEXEC)
+            // Whoever reads the agent's standard error must not wait for shims that outlive it.
+            .and_then(|()| rustix::stdio::dup2_stderr(rustix::stdio::stdin()));
+        if closed.is_err() {
             return PANICKED;
         }
         std::panic::catch_unwind(AssertUnwindSafe(|| keep(&self.inherited, token, order))).unwrap_or(PANICKED)

@@ -7,8 +7,8 @@ use rota_node::logic::reconcile::LocalState;
 use rota_node::shim::{Adopted, LeaseFile, ShimHost, ShimNote};
 use rota_protocol::api::OutputStream;
 use rota_protocol::job::AttemptEnd;
-use rota_protocol::spool::{ExitRecord, LaunchOrder};
-use rota_protocol::{ClusterId, HostId, JobId, LeaseEpoch, TaskId, Token};
+use rota_protocol::spool::{ExitRecord, LaunchOrder, ShimRecord};
+use rota_protocol::{BootId, ClusterId, HostId, JobId, LeaseEpoch, TaskId, Token};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +17,8 @@ use tokio::sync::mpsc;
 
 /// A hang is a failure; nothing here is timed otherwise.
 pub const HANG: Duration = Duration::from_secs(60);
+/// Long enough for any test, short enough that what a failed test leaves is gone soon.
+pub const LEASE_MS: u64 = 120_000;
 pub const EPOCH: LeaseEpoch = LeaseEpoch(3);
 pub const KILL_BUDGET_MS: u64 = 600;
 
@@ -46,7 +48,7 @@ impl Lab {
         let data = dir.path().to_owned();
         let number = NEXT_CLUSTER.fetch_add(1, Ordering::Relaxed);
         let cluster = ClusterId(u128::from(std::process::id()) << 64 | u128::from(number));
-        Self::open(Remains { data, cluster, dir: Some(dir) }, 3_600_000).await
+        Self::open(Remains { data, cluster, dir: Some(dir) }, LEASE_MS).await
     }
 
     /// A new agent on what an earlier one left.
@@ -108,6 +110,14 @@ impl Lab {
                 ShimNote::Started { .. } => {}
                 other => panic!("expected the start of {token}, got {other:?}"),
             }
+        }
+    }
+
+    /// The first process of an attempt whose start may have been heard already.
+    pub async fn started_or_local(&mut self, token: u64) -> i32 {
+        match self.host.locals().get(&Token(token)).map(|local| local.state.clone()) {
+            Some(LocalState::Running { pid }) => i32::try_from(pid).unwrap(),
+            _ => self.started(token).await,
         }
     }
 
@@ -186,6 +196,12 @@ pub fn parent(pid: i32) -> i32 {
     proc::stat(pid).unwrap().ppid
 }
 
+/// How many `sleep`s run below a process.
+pub fn sleeps_below(root: i32) -> usize {
+    let name = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    proc::descendants(root).unwrap().into_iter().filter(|pid| name(*pid).trim() == "sleep").count()
+}
+
 pub fn kill(pid: i32) {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -197,4 +213,19 @@ pub async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(tokio::time::Instant::now() < until, "never came true: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// A record as a shim of another boot left it.
+pub fn forge_record(remains: &Remains, token: u64, boot: BootId, shim_pid: u32) {
+    #[derive(serde::Serialize)]
+    enum Body {
+        Shim(ShimRecord),
+    }
+    let record = ShimRecord { cluster: remains.cluster, token: Token(token), epoch: EPOCH, boot, shim_pid };
+    let body = rota_protocol::codec::encode(&Body::Shim(record)).unwrap();
+    let mut bytes = b"RTAREC1\n".to_vec();
+    bytes.extend_from_slice(&u32::try_from(body.len()).unwrap().to_le_bytes());
+    bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
+    bytes.extend_from_slice(&body);
+    std::fs::write(remains.data.join(format!("attempts/{token}.record")), bytes).unwrap();
 }
