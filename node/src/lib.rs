@@ -1,19 +1,51 @@
-//! The hands of Rota: actors, devices, processes, gossip, API, command line.
+//! The hands of Rota: actors, devices, processes, network, gossip, API and command line.
+//!
+//! A library, so that the chaos tests can run the very same program; nothing outside this workspace depends on it.
 
-pub mod framing;
-
+pub mod actors;
+pub mod agent;
+pub mod api;
+pub mod bench;
+pub mod boot;
 pub mod cli;
 pub mod client;
+pub mod config;
+pub mod demo;
 pub mod devices;
 pub mod doctor;
+pub mod framing;
 pub mod http;
+pub mod io;
+pub mod lab;
+pub mod lab_work;
+pub mod logic;
 pub mod meters;
+pub mod net;
+pub mod node;
 pub mod notify;
+pub mod ops;
 pub mod parse;
+pub mod peer_handler;
+pub mod shim;
 pub mod table;
 
-pub mod net;
+use cli::ops::Handlers;
+use std::process::ExitCode;
 
-pub mod io;
-pub mod logic;
-pub mod shim;
+/// The program. The fork server comes first: it must stay small, with one thread and no runtime.
+#[must_use]
+pub fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|arg| arg == shim::SERVER_ARG) {
+        return shim::server_main();
+    }
+    let handlers = Handlers {
+        init: ops::init,
+        join: ops::join,
+        agent: ops::agent,
+        dev: ops::dev,
+        demo: ops::demo,
+        bench: ops::bench,
+        doctor: ops::doctor,
+    };
+    cli::main(std::env::args_os(), &handlers)
+}

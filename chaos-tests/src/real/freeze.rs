@@ -1,0 +1,120 @@
+//! Frozen processes (faults P3, P4): a leader that wakes up must not believe that it still leads; a host whose agent
+//! is frozen past its lease has no task left when its replacement starts.
+
+use super::Bench;
+use super::beats::Beats;
+use super::report::Report;
+use rota_node::lab::{Lab, LabError, new_request, wait_for};
+use rota_node::lab_work::{Stubborn, shell_job, true_job};
+use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
+use rota_protocol::ids::{HostId, JobId};
+use rustix::process::Signal;
+use std::time::Duration;
+
+/// How long the leader sleeps in each round, in turn.
+const LEADER_SLEEPS_MS: [u64; 3] = [300, 1_500, 5_000];
+/// Longest time until a client of the other peers is served while the leader is frozen, in ms (as P1).
+const GAP_MS_MAX: u64 = 2_500;
+
+/// P3: the leader is stopped while others go on; the instant it wakes it is asked for what was accepted meanwhile,
+/// linearizably: it must know it or say that it cannot tell.
+pub(super) async fn leader_frozen(bench: &Bench) -> Result<Report, LabError> {
+    let mut lab = bench.lab("P3", 3, |_| {}).await?;
+    let (mut violations, mut gap_max, mut stale_refused) = (Vec::new(), 0, 0);
+    for round in 0..bench.rounds {
+        let sleep = Duration::from_millis(LEADER_SLEEPS_MS[round % LEADER_SLEEPS_MS.len()]);
+        let leader = lab.leader().await?;
+        let mut frozen = lab.peers[leader].client().await?;
+        lab.signal(leader, Signal::STOP)?;
+        let started = std::time::Instant::now();
+        let mut client = Stubborn::new(&lab, leader);
+        client.patience = Duration::from_millis(1_000);
+        let mut newest: Option<JobId> = None;
+        while started.elapsed() < sleep {
+            let asked = std::time::Instant::now();
+            let rest = Duration::from_secs(10);
+            newest = Some(client.submit_as(new_request(), queued(), rest).await?);
+            gap_max = gap_max.max(asked.elapsed().as_millis() as u64);
+        }
+        lab.signal(leader, Signal::CONT)?;
+        let Some(newest) = newest else { continue };
+        // Asked over a connection from before the freeze: the first thing that the woken process reads.
+        match frozen.call(ApiRequest::Show { job: newest, freshness: Freshness::Linearizable }).await {
+            Ok(ApiReply::Job(_)) => {}
+            Err(error) if error.code != rota_protocol::ErrorCode::NotFound => stale_refused += 1,
+            other => violations.push(format!("round {round}: the woken leader answered {other:?} for job {newest}")),
+        }
+        lab.until_up(3).await?;
+    }
+    Ok(Report::of("P3", bench.rounds, &violations)
+        .figure("gap_max_ms", gap_max, Some(GAP_MS_MAX))
+        .figure("woken_leader_could_not_tell", stale_refused, None))
+}
+
+fn queued() -> rota_protocol::job::JobSpec {
+    let mut spec = true_job("queued");
+    spec.ask.labels.insert("chaos".into(), "no-host-has-this".into());
+    spec
+}
+
+/// P4: the agent of the host that runs a job is stopped for longer than its lease; the old copy must be silent
+/// before the new one beats.
+pub(super) async fn agent_frozen_past_its_lease(bench: &Bench) -> Result<Report, LabError> {
+    let mut lab = bench.lab("P4", 3, |_| {}).await?;
+    let dir = bench.dir.join("P4");
+    let (mut violations, mut smallest) = (Vec::new(), i64::MAX);
+    for round in 0..bench.rounds {
+        let beats = Beats::new(&dir, &format!("beats-{round}"));
+        let mut client = Stubborn::new(&lab, 0);
+        let job = client.submit(shell_job("beats", &beats.script(60))).await?;
+        let at = position(&lab, running_on(&mut client, job).await?);
+        wait_for("a first beat", Duration::from_secs(10), async || (!beats.lives().is_empty()).then_some(())).await?;
+        let mut client = Stubborn::new(&lab, at);
+        client.patience = Duration::from_millis(1_000);
+        lab.signal(at, Signal::STOP)?;
+        let moved = wait_for("a second copy", Duration::from_secs(30), async || (beats.lives().len() > 1).then_some(())).await;
+        lab.signal(at, Signal::CONT)?;
+        if moved.is_err() {
+            violations.push(format!("round {round}: the job was not started elsewhere"));
+        }
+        // The woken agent must not disturb the new copy.
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        match beats.distance_ms() {
+            Some(distance) => {
+                smallest = smallest.min(distance);
+                if distance <= 0 {
+                    violations.push(format!("round {round}: two copies lived at once, {distance} ms apart"));
+                }
+            }
+            None => violations.push(format!("round {round}: only one copy was seen")),
+        }
+        if beats.lives().len() > 2 {
+            violations.push(format!("round {round}: {} copies", beats.lives().len()));
+        }
+        let cancel = ApiRequest::Cancel { request: new_request(), job, index: None };
+        client.ask(cancel, Duration::from_secs(20)).await?;
+        client.until_done(&[job], Duration::from_secs(20), |_, _| {}).await?;
+        lab.until_up(3).await?;
+    }
+    Ok(Report::of("P4", bench.rounds, &violations)
+        .figure("smallest_distance_ms", u64::try_from(smallest).unwrap_or(0), None))
+}
+
+/// The host on which a job's only live attempt runs.
+pub(super) async fn running_on(client: &mut Stubborn, job: JobId) -> Result<HostId, LabError> {
+    for _ in 0..500 {
+        let show = ApiRequest::Show { job, freshness: Freshness::Linearizable };
+        if let ApiReply::Job(view) = client.ask(show, Duration::from_secs(10)).await? {
+            if let Some(attempt) = view.attempts.iter().find(|attempt| attempt.pid.is_some() && attempt.end.is_none()) {
+                return Ok(attempt.host);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Err(LabError::Late(format!("start of job {job}"), 10_000))
+}
+
+/// Where a host stands among the lab's peers.
+pub(super) fn position(lab: &Lab, host: HostId) -> usize {
+    lab.peers.iter().position(|peer| peer.host == host).unwrap_or(0)
+}

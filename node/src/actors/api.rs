@@ -1,0 +1,81 @@
+//! Role: lets local clients in through the unix socket. Supervisor: root, which restarts it (the socket is made anew).
+
+use crate::api::caller::Caller;
+use crate::api::session;
+use crate::node::Node;
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+/// Clients connected at once; further ones wait in the kernel's queue.
+const CLIENTS_MAX: usize = 4_096;
+/// Pause after a failed accept (no file descriptors left), so that the loop does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// It takes no messages: connections come through the socket.
+pub enum Msg {}
+
+/// The API actor.
+pub struct Api;
+
+/// Its accept loop.
+pub struct State {
+    accepting: JoinHandle<()>,
+}
+
+impl Actor for Api {
+    type Msg = Msg;
+    type State = State;
+    type Arguments = Arc<Node>;
+
+    async fn pre_start(&self, myself: ActorRef<Msg>, node: Arc<Node>) -> Result<State, ActorProcessingErr> {
+        let path = node.config.socket_path();
+        // The data directory is locked by this process, so a socket that lies there is a dead one.
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).map_err(|e| format!("cannot listen on {}: {e}", path.display()))?;
+        // Everybody may connect: the kernel says who it is, and each call is checked.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
+        let accepting = tokio::spawn(async move {
+            accept(listener, node).await;
+            myself.stop(Some("the accept loop ended".into()));
+        });
+        Ok(State { accepting })
+    }
+
+    async fn post_stop(&self, _: ActorRef<Msg>, state: &mut State) -> Result<(), ActorProcessingErr> {
+        state.accepting.abort();
+        Ok(())
+    }
+}
+
+async fn accept(listener: UnixListener, node: Arc<Node>) {
+    let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
+    while let Ok(permit) = Arc::clone(&clients).acquire_owned().await {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let caller = match Caller::of_socket(&stream) {
+                    Ok(caller) => caller,
+                    Err(error) => {
+                        tracing::warn!(%error, "a client without credentials");
+                        continue;
+                    }
+                };
+                let node = Arc::clone(&node);
+                tokio::spawn(async move {
+                    if let Err(error) = session::serve(node, stream, Some(caller)).await {
+                        tracing::debug!(%error, "a client's connection ended");
+                    }
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a client");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Role: carries out what the reconciler decided for one attempt: launch it, end it, release it, in that order and
+//! one at a time. Supervisor: reconciler; when this dies the shim goes on, and the reconciler looks at it again.
+
+use super::reconciler;
+use crate::node::Node;
+use crate::shim::{LaunchError, ShimNote};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use rota_protocol::Token;
+use rota_protocol::job::EndReason;
+use rota_protocol::spool::LaunchOrder;
+use std::sync::Arc;
+
+/// What it is told.
+pub enum Msg {
+    /// Start the task.
+    Launch(Box<LaunchOrder>),
+    /// End it.
+    End(EndReason),
+    /// The log has its end: forget it, and stop.
+    Release,
+}
+
+/// An attempt's actor.
+pub struct Attempt;
+
+/// Which attempt.
+pub struct State {
+    node: Arc<Node>,
+    token: Token,
+}
+
+impl Actor for Attempt {
+    type Msg = Msg;
+    type State = State;
+    type Arguments = (Arc<Node>, Token);
+
+    async fn pre_start(
+        &self,
+        _: ActorRef<Msg>,
+        (node, token): (Arc<Node>, Token),
+    ) -> Result<State, ActorProcessingErr> {
+        Ok(State { node, token })
+    }
+
+    async fn handle(&self, myself: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+        match message {
+            Msg::Launch(order) => {
+                match state.node.shims.launch(*order).await {
+                    Ok(()) => {}
+                    // Ordered before, by an earlier actor: its notes come as if this one had ordered it.
+                    Err(LaunchError::Known(_)) => {}
+                    Err(error) => {
+                    tracing::warn!(token = %state.token, %error, "a launch failed");
+                    let note = ShimNote::LaunchFailed { token: state.token, reason: error.to_string() };
+                    state.node.doors.reconciler.send(reconciler::Msg::Shim(note));
+                    }
+                }
+            }
+            Msg::End(reason) => state.node.shims.end(state.token, reason).await,
+            Msg::Release => {
+                state.node.shims.release(state.token).await;
+                myself.stop(None);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,17 @@
+//! The actor tree. An actor translates messages, calls pure code and carries out what it says; who supervises whom
+//! stands in `boot::TABLE`.
+
+pub mod api;
+pub mod attempt;
+pub mod device;
+pub mod devices;
+pub mod door;
+pub mod gossip;
+pub mod leases;
+pub mod meter;
+pub mod raft;
+pub mod reconciler;
+pub mod renewer;
+pub mod restart;
+pub mod root;
+pub mod scheduler;

@@ -1,0 +1,130 @@
+//! Role: keeps agreement's surroundings in step: the address book, the membership, the wake-ups of everybody who
+//! acts on commits. Supervisor: root; its death ends the process, as does a failure of the raft core.
+
+use super::root::end_process;
+use super::{reconciler, scheduler};
+use crate::node::Node;
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use rota_core::Event;
+use rota_protocol::ids::HostId;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::broadcast::error::RecvError;
+
+/// How often the membership is looked at when nothing says that it changed: a learner catches up silently.
+const TICK: Duration = Duration::from_millis(500);
+
+/// What it is told.
+pub enum Msg {
+    /// Hosts were admitted, moved or lost, or leadership changed.
+    Members,
+    /// Time passed.
+    Tick,
+}
+
+/// The raft actor.
+pub struct RaftActor;
+
+/// What it needs.
+pub struct State {
+    node: Arc<Node>,
+}
+
+impl Actor for RaftActor {
+    type Msg = Msg;
+    type State = State;
+    type Arguments = Arc<Node>;
+
+    async fn pre_start(&self, myself: ActorRef<Msg>, node: Arc<Node>) -> Result<State, ActorProcessingErr> {
+        tokio::spawn(follow_commits(Arc::clone(&node)));
+        tokio::spawn(follow_leadership(Arc::clone(&node)));
+        tokio::spawn(follow_failure(Arc::clone(&node)));
+        myself.send_interval(TICK, || Msg::Tick);
+        myself.cast(Msg::Members)?;
+        Ok(State { node })
+    }
+
+    async fn handle(&self, _: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+        let node = &state.node;
+        if let Msg::Members = message {
+            node.doors.raft.answered();
+            let book: Vec<(HostId, String)> =
+                node.consensus.read(|replica| replica.hosts().map(|host| (host.id, host.addr.clone())).collect());
+            for (host, addr) in book {
+                if host != node.host {
+                    node.net.set_peer(host, addr);
+                }
+            }
+        }
+        if node.consensus.leadership().borrow().leading {
+            if let Err(error) = node.consensus.membership_step().await {
+                tracing::debug!(%error, "the membership did not change");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Wakes whoever acts on what a commit brought.
+async fn follow_commits(node: Arc<Node>) {
+    let mut notes = node.consensus.events();
+    loop {
+        let (mut plan, mut own, mut members) = (false, false, false);
+        match notes.recv().await {
+            Ok(note) => {
+                for event in &note.events {
+                    match event {
+                        Event::PlanNeeded => plan = true,
+                        Event::Granted { host, .. } | Event::EndAsked { host, .. } | Event::AttemptEnded { host, .. } => {
+                            own |= *host == node.host;
+                        }
+                        Event::HostChanged(_) => (members, own) = (true, true),
+                        Event::JobChanged(_) => {}
+                    }
+                }
+            }
+            Err(RecvError::Lagged(_)) => (plan, own, members) = (true, true, true),
+            Err(RecvError::Closed) => return,
+        }
+        if own {
+            node.doors.reconciler.knock(reconciler::Msg::Wake);
+        }
+        if plan && node.consensus.leadership().borrow().leading {
+            node.doors.scheduler.knock(scheduler::Msg::Wake);
+        }
+        if members {
+            node.doors.raft.knock(Msg::Members);
+        }
+    }
+}
+
+/// Wakes those whose work depends on who leads.
+async fn follow_leadership(node: Arc<Node>) {
+    let mut leadership = node.consensus.leadership();
+    loop {
+        let now = leadership.borrow_and_update().clone();
+        tracing::info!(leader = ?now.leader, term = now.term, leading = now.leading, "leadership");
+        metrics::gauge!(crate::meters::RAFT_LEADING).set(if now.leading { 1.0 } else { 0.0 });
+        node.doors.renewer.knock(super::renewer::Msg::Now);
+        if now.leading {
+            node.doors.leases.send(super::leases::Msg::Tick);
+            node.doors.scheduler.knock(scheduler::Msg::Wake);
+            node.doors.raft.knock(Msg::Members);
+        }
+        if leadership.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A dead raft core is not restarted in place: the process ends and comes back from its log.
+async fn follow_failure(node: Arc<Node>) {
+    let mut failed = node.consensus.failed();
+    let reason = match failed.wait_for(Option::is_some).await {
+        Ok(reason) => reason.clone().unwrap_or_default(),
+        Err(_) => "its core is gone".to_owned(),
+    };
+    if !node.is_closing() {
+        end_process(&format!("agreement stopped: {reason}"));
+    }
+}

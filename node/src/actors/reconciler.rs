@@ -1,0 +1,265 @@
+//! Role: makes what runs on this host equal to what the log wants there, and tells the log what became of it.
+//! Supervisor: root, which restarts it: desired is read from the state, running from the shims.
+//!
+//! The decisions are `logic::reconcile` and `logic::outbox`; this actor is their pump.
+
+use super::attempt;
+use crate::io::clock;
+use crate::logic::env::{TaskEnv, task_env};
+use crate::logic::outbox::Outbox;
+use crate::logic::reconcile::{Action, Desired, Local, LocalState, reconcile};
+use crate::node::Node;
+use crate::shim::ShimNote;
+use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use rota_protocol::command::{Command, Proposal};
+use rota_protocol::ids::{RequestId, Token};
+use rota_protocol::job::{Actor as Author, AttemptEnd};
+use rota_protocol::report::AttemptReport;
+use rota_protocol::spool::{ExitRecord, LaunchOrder};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// How long one batch of reports may take to commit before it is told again.
+const REPORT_DEADLINE: Duration = Duration::from_millis(5_000);
+/// Pause before facts are told again that could not be.
+const REPORT_PAUSE: Duration = Duration::from_millis(50);
+/// How often both sides are compared although nothing says that they differ.
+const TICK: Duration = Duration::from_millis(1_000);
+
+/// What it is told.
+pub enum Msg {
+    /// The log's wishes or the lease changed.
+    Wake,
+    /// Time passed.
+    Tick,
+    /// Something happened to an attempt.
+    Shim(ShimNote),
+    /// The batch of reports under way was committed, or not.
+    Reported(bool),
+    /// Tell the log what waits.
+    Tell,
+}
+
+/// The reconciler actor.
+pub struct Reconciler;
+
+/// Both sides as far as known, and what is still to be told.
+pub struct State {
+    node: Arc<Node>,
+    local: BTreeMap<Token, Local>,
+    actors: BTreeMap<Token, ActorRef<attempt::Msg>>,
+    outbox: Outbox,
+}
+
+impl Actor for Reconciler {
+    type Msg = Msg;
+    type State = State;
+    type Arguments = Arc<Node>;
+
+    async fn pre_start(&self, myself: ActorRef<Msg>, node: Arc<Node>) -> Result<State, ActorProcessingErr> {
+        let local = node.shims.locals();
+        myself.send_interval(TICK, || Msg::Tick);
+        myself.cast(Msg::Wake)?;
+        Ok(State { node, local, actors: BTreeMap::new(), outbox: Outbox::new() })
+    }
+
+    async fn handle(&self, myself: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+        match message {
+            Msg::Wake => {
+                state.node.doors.reconciler.answered();
+                compare(&myself, state).await?;
+            }
+            Msg::Tick => compare(&myself, state).await?,
+            Msg::Shim(note) => took_note(state, note),
+            Msg::Reported(true) => {
+                state.outbox.committed();
+            }
+            Msg::Reported(false) => {
+                state.outbox.failed();
+                myself.send_after(REPORT_PAUSE, || Msg::Tell);
+                return Ok(());
+            }
+            Msg::Tell => {}
+        }
+        if let Some(batch) = state.outbox.next_batch() {
+            tell_log(&myself, &state.node, batch);
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Msg>,
+        event: SupervisionEvent,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(cell, error) => {
+                tracing::error!(%error, "an attempt's actor died; its shim is asked again");
+                state.actors.retain(|_, actor| actor.get_id() != cell.get_id());
+                state.local = state.node.shims.locals();
+                myself.cast(Msg::Wake)?;
+            }
+            // Released: the token was taken out of the map when it was told to.
+            SupervisionEvent::ActorTerminated(..) | SupervisionEvent::ActorStarted(_) => {}
+            SupervisionEvent::ProcessGroupChanged(_) => {}
+        }
+        Ok(())
+    }
+}
+
+fn took_note(state: &mut State, note: ShimNote) {
+    match note {
+        ShimNote::Started { token, pid } => {
+            if let Some(local) = state.local.get_mut(&token)
+                && matches!(local.state, LocalState::Launching)
+            {
+                local.state = LocalState::Running { pid };
+            }
+            state.outbox.started(token, pid);
+        }
+        ShimNote::Ended { record } => ended(state, record),
+        ShimNote::LaunchFailed { token, reason } => {
+            metrics::counter!(crate::meters::LAUNCHES_FAILED).increment(1);
+            let end = AttemptEnd::LaunchFailed { reason };
+            ended(state, ExitRecord { token, end, ran_ms: 0, dropped_bytes: 0 });
+        }
+        ShimNote::Stuck { token, left } => {
+            tracing::error!(%token, left, "processes are left although they were killed; their devices stay held");
+        }
+    }
+}
+
+fn ended(state: &mut State, record: ExitRecord) {
+    let local = state.local.entry(record.token).or_insert(Local { state: LocalState::Launching, end_asked: false });
+    if matches!(local.state, LocalState::Ended(_)) {
+        return;
+    }
+    state.outbox.ended(record.token, record.end.clone(), record.ran_ms);
+    local.state = LocalState::Ended(record);
+}
+
+async fn compare(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorProcessingErr> {
+    let node = Arc::clone(&state.node);
+    let (applied, desired) = node.consensus.read(|replica| {
+        let desired: Vec<Desired> = replica
+            .attempts_on(node.host)
+            .map(|attempt| Desired {
+                token: attempt.token,
+                epoch: attempt.epoch,
+                state: attempt.state,
+                end_reason: attempt.end_reason,
+            })
+            .collect();
+        (replica.applied_index(), desired)
+    });
+    let actions = {
+        let lease = node.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(own) = lease.as_ref() else { return Ok(()) };
+        reconcile(&desired, &state.local, &own.holder, applied, clock::boottime_ms())
+    };
+    for action in actions {
+        carry_out(myself, state, action).await?;
+    }
+    Ok(())
+}
+
+async fn carry_out(myself: &ActorRef<Msg>, state: &mut State, action: Action) -> Result<(), ActorProcessingErr> {
+    match action {
+        Action::Launch(token) => {
+            let Some(order) = order(&state.node, token) else { return Ok(()) };
+            state.local.insert(token, Local { state: LocalState::Launching, end_asked: false });
+            actor(myself, state, token).await?.cast(attempt::Msg::Launch(Box::new(order)))?;
+        }
+        Action::End(token, reason) => {
+            if let Some(local) = state.local.get_mut(&token) {
+                local.end_asked = true;
+            }
+            actor(myself, state, token).await?.cast(attempt::Msg::End(reason))?;
+        }
+        Action::ReportStarted { token, pid } => state.outbox.started(token, pid),
+        Action::ReportEnded(record) => {
+            state.outbox.ended(record.token, record.end.clone(), record.ran_ms);
+            // Remembered as ended, so that the release below follows when the log has it.
+            state.local.entry(record.token).or_insert(Local { state: LocalState::Ended(record), end_asked: true });
+        }
+        Action::Release(token) => {
+            state.local.remove(&token);
+            state.outbox.forget(token);
+            actor(myself, state, token).await?.cast(attempt::Msg::Release)?;
+            state.actors.remove(&token);
+        }
+    }
+    Ok(())
+}
+
+async fn actor<'a>(
+    myself: &ActorRef<Msg>,
+    state: &'a mut State,
+    token: Token,
+) -> Result<&'a ActorRef<attempt::Msg>, ActorProcessingErr> {
+    use std::collections::btree_map::Entry;
+    Ok(match state.actors.entry(token) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(free) => {
+            let args = (Arc::clone(&state.node), token);
+            let (actor, _) = Actor::spawn_linked(None, attempt::Attempt, args, myself.get_cell()).await?;
+            free.insert(actor)
+        }
+    })
+}
+
+/// All that the shim needs; none when the log has moved on.
+fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
+    let params = node.config.profile.lease();
+    let lease_path = {
+        let lease = node.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        lease.as_ref()?.file.path().as_os_str().as_encoded_bytes().to_vec()
+    };
+    node.consensus.read(|replica| {
+        let attempt = replica.attempt(token)?;
+        let spec = &replica.job(attempt.task.job)?.spec;
+        let task = TaskEnv {
+            cluster: node.cluster,
+            host: node.host,
+            token,
+            task: attempt.task,
+            devices: &attempt.devices,
+        };
+        let kill_budget_ms = u32::try_from(params.kill_budget_ms).unwrap_or(u32::MAX);
+        Some(LaunchOrder {
+            cluster: node.cluster,
+            host: node.host,
+            epoch: attempt.epoch,
+            token,
+            task: attempt.task,
+            argv: spec.argv.clone(),
+            env: task_env(&spec.env, task),
+            workdir: spec.workdir.clone(),
+            uid_gid: spec.uid_gid,
+            devices: attempt.devices.clone(),
+            time_limit_ms: spec.time_limit_ms,
+            grace_ms: spec.grace_ms.unwrap_or(kill_budget_ms),
+            kill_budget_ms,
+            lease_path,
+        })
+    })
+}
+
+fn tell_log(myself: &ActorRef<Msg>, node: &Arc<Node>, reports: Vec<AttemptReport>) {
+    let (myself, node) = (myself.clone(), Arc::clone(node));
+    tokio::spawn(async move {
+        let command = Command::Report { host: node.host, reports };
+        let proposal = Proposal { request: RequestId::NONE, actor: Author::system(), command };
+        let told = match node.consensus.propose(vec![proposal], REPORT_DEADLINE).await {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(%error, "reports were not committed; they are told again");
+                false
+            }
+        };
+        // The actor behind may have been restarted; its successor finds the same facts with the shims.
+        let _ = myself.cast(Msg::Reported(told));
+    });
+}

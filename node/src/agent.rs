@@ -1,0 +1,240 @@
+//! `rota agent`: puts the parts together in the order in which they need each other, runs until told to stop, and
+//! takes them apart so that attempts live on.
+//!
+//! Order: lock the data directory, identity, network, agreement, shims, actors, HTTP, and only then tell systemd.
+
+use crate::actors::root::{Root, end_process};
+use crate::actors::{reconciler, root};
+use crate::config::{AgentConfig, ConfigError};
+use crate::devices::host::boot_id;
+use crate::http::{self, Health, HttpState, MetricsToken};
+use crate::meters::Meters;
+use crate::net::{Identity, IdentityError, Net, NetConfig, NetError, NetTimings};
+use crate::node::{Node, Parts};
+use crate::notify::Notify;
+use crate::peer_handler::Handler;
+use crate::shim::{ShimError, ShimHost, ShimNote};
+use ractor::Actor;
+use rota_consensus::{Consensus, ConsensusConfig, PeerLink, StartError};
+use rota_protocol::PublicError;
+use rota_protocol::command::{Command, Proposal};
+use rota_protocol::ids::HostId;
+use rota_protocol::ids::RequestId;
+use rota_protocol::job::Actor as Author;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// Notes of shims that may wait for the reconciler.
+const SHIM_NOTES_MAX: usize = 4_096;
+/// How often the event loop shows that it turns, where systemd does not say.
+const ALIVE_DEFAULT: Duration = Duration::from_secs(30);
+/// How long a leader may take to hand over before it leaves.
+const HAND_OVER: Duration = Duration::from_millis(1_500);
+
+/// Why an agent cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The settings are wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Another agent uses the data directory.
+    #[error("another agent runs on {0}: one data directory serves one agent")]
+    Locked(String),
+    /// The data directory cannot be used.
+    #[error("{0}: {1}")]
+    Io(String, std::io::Error),
+    /// Who this host is cannot be read.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The network cannot be used.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// Agreement cannot start.
+    #[error(transparent)]
+    Consensus(#[from] StartError),
+    /// Attempts cannot be kept.
+    #[error(transparent)]
+    Shim(#[from] ShimError),
+    /// The cluster refused.
+    #[error(transparent)]
+    Refused(#[from] PublicError),
+    /// The actor tree did not come up.
+    #[error("the actor tree did not start: {0}")]
+    Actors(String),
+}
+
+fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> AgentError {
+    let what = what.into();
+    move |error| AgentError::Io(what, error)
+}
+
+/// A running agent.
+pub struct Running {
+    /// Its handles.
+    pub node: Arc<Node>,
+    root: ractor::ActorRef<root::Msg>,
+    /// Held for as long as the agent lives.
+    _lock: File,
+}
+
+/// Starts an agent; it serves when this returns, though its host may still be registering.
+///
+/// # Errors
+/// Anything that keeps it from serving, named with what to do.
+pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
+    config.check()?;
+    let meters = Meters::install().map_err(|e| AgentError::Actors(e.to_string()))?;
+    tokio::spawn(meters.clone().upkeep());
+    let lock = lock(&config.data_dir)?;
+    let identity = Arc::new(Identity::load(&config.data_dir)?);
+    let boot = boot_id().unwrap_or_default();
+    let handler = Arc::new(Handler::default());
+    let net_config = NetConfig {
+        timings: NetTimings {
+            idle: Duration::from_millis(config.profile.idle_timeout_ms()),
+            ..NetTimings::default()
+        },
+        ..NetConfig::new(Arc::clone(&identity), config.listen)
+    };
+    let net = Net::start(net_config, Arc::clone(&handler) as Arc<_>).await?;
+    let consensus_config = ConsensusConfig {
+        host: identity.host,
+        cluster: identity.cluster,
+        dir: config.data_dir.join("raft"),
+        timings: config.profile.timings(),
+    };
+    for (host, addr) in &identity.seeds {
+        net.set_peer(*host, addr.clone());
+    }
+    let consensus = Consensus::start(consensus_config, Arc::clone(&net) as Arc<dyn PeerLink>).await?;
+    handler.set_consensus(consensus.clone());
+    if identity.host == HostId(1) {
+        found(&consensus, &identity, &config).await?;
+    }
+    let (notes, from_shims) = mpsc::channel(SHIM_NOTES_MAX);
+    let exe = std::env::current_exe().map_err(io("cannot tell which program this is"))?;
+    let (shims, adopted) = ShimHost::start(&exe, &config.data_dir, notes).await?;
+    for attempt in &adopted {
+        tracing::info!(?attempt, "took over an attempt");
+    }
+    let node = Arc::new(Node::new(Parts { config, identity, boot, consensus, net, shims }));
+    handler.set_node(Arc::clone(&node));
+    let (root, _) = Actor::spawn(None, Root, Arc::clone(&node)).await.map_err(|e| AgentError::Actors(e.to_string()))?;
+    tokio::spawn(pass_on(from_shims, Arc::clone(&node)));
+    if let Some(addr) = node.config.http_listen {
+        let listener = tokio::net::TcpListener::bind(addr).await.map_err(io(format!("cannot listen on {addr}")))?;
+        tokio::spawn(serve_http(listener, http_state(&node, meters)?));
+    }
+    Ok(Running { node, root, _lock: lock })
+}
+
+/// Runs an agent until a signal asks it to stop. Attempts go on under their shims.
+///
+/// # Errors
+/// See [`start`].
+pub async fn run(config: AgentConfig) -> Result<(), AgentError> {
+    let running = start(config).await?;
+    let node = &running.node;
+    tracing::info!(host = %node.host, cluster = %node.cluster, listen = %node.config.listen, "the agent runs");
+    let systemd = Notify::from_env();
+    systemd.status(&format!("host {} of cluster {}", node.host, node.cluster));
+    systemd.ready();
+    // A peer that agreement has given up is not alive, so the watchdog is fed by the event loop alone: when the
+    // loop stalls for longer than systemd allows, the agent is started anew and adopts its attempts.
+    let mut alive = tokio::time::interval(systemd.alive_every().unwrap_or(ALIVE_DEFAULT));
+    let mut term = signal(SignalKind::terminate()).map_err(io("cannot take signals"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(io("cannot take signals"))?;
+    loop {
+        tokio::select! {
+            _ = term.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = alive.tick() => systemd.alive(),
+        }
+    }
+    systemd.stopping();
+    stop(running).await;
+    Ok(())
+}
+
+/// Leaves in order: hand over the lead, close the doors. Attempts go on.
+pub async fn stop(running: Running) {
+    let node = &running.node;
+    node.close();
+    if node.consensus.leadership().borrow().leading {
+        match tokio::time::timeout(HAND_OVER, node.consensus.transfer_leader(None)).await {
+            Ok(Ok(())) => tracing::info!("handed over the lead"),
+            other => tracing::info!(?other, "nobody took over the lead"),
+        }
+    }
+    running.root.stop(Some("the agent stops".into()));
+    node.consensus.shutdown().await;
+    node.net.close();
+    tracing::info!("the agent has stopped; attempts go on");
+}
+
+/// The first entry of a cluster; it does nothing when there is one already.
+async fn found(consensus: &Consensus, identity: &Identity, config: &AgentConfig) -> Result<(), AgentError> {
+    let command = Command::CreateCluster {
+        cluster: identity.cluster,
+        name: identity.cluster_name.clone(),
+        host_name: identity.host_name.clone(),
+        addr: config.advertised(),
+    };
+    let create = Proposal { request: RequestId::NONE, actor: Author::system(), command };
+    Ok(consensus.found(create).await?)
+}
+
+fn http_state(node: &Arc<Node>, meters: Meters) -> Result<HttpState, AgentError> {
+    let watched = Arc::downgrade(node);
+    let health = move || {
+        let node = watched.upgrade();
+        Health {
+            leader_known: node.as_ref().is_some_and(|node| node.consensus.leadership().borrow().leader.is_some()),
+            applied: node.as_ref().map_or(0, |node| *node.consensus.applied().borrow()),
+        }
+    };
+    let token = MetricsToken::open(&node.config.data_dir)
+        .map_err(|e| AgentError::Io("cannot keep the metrics token".into(), std::io::Error::other(e)))?;
+    Ok(HttpState {
+        meters,
+        health: Arc::new(health),
+        token,
+        metrics_open_on_loopback: node.config.metrics_open_on_loopback,
+    })
+}
+
+async fn serve_http(listener: tokio::net::TcpListener, state: HttpState) {
+    if let Err(error) = http::serve(listener, state, std::future::pending()).await {
+        tracing::error!(%error, "the metrics server ended");
+    }
+}
+
+async fn pass_on(mut notes: mpsc::Receiver<ShimNote>, node: Arc<Node>) {
+    while let Some(note) = notes.recv().await {
+        // While the reconciler restarts nobody listens: its successor asks the shims themselves.
+        node.doors.reconciler.send(reconciler::Msg::Shim(note));
+    }
+    if !node.is_closing() {
+        end_process("the shims' notes ended");
+    }
+}
+
+/// One data directory serves one agent: the lock goes with the process, however it ends.
+fn lock(data_dir: &Path) -> Result<File, AgentError> {
+    std::fs::create_dir_all(data_dir).map_err(io(format!("cannot make {}", data_dir.display())))?;
+    let path = data_dir.join("lock");
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(io(format!("cannot open {}", path.display())))?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(_) => Err(AgentError::Locked(data_dir.display().to_string())),
+    }
+}

@@ -1,0 +1,183 @@
+//! Calls that look: at one consistent copy, confirmed by a quorum unless the caller wants it stale.
+
+use super::caller::Caller;
+use super::session::Answers;
+use super::{READ_DEADLINE, not_found};
+use crate::node::Node;
+use rota_core::{explain, view};
+use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
+use rota_protocol::error::{ErrorCode, PublicError};
+use rota_protocol::ids::JobId;
+use rota_protocol::job::Role;
+use rota_protocol::view::{ClusterView, JobRow, PeerRow};
+use tokio::sync::broadcast::error::RecvError;
+
+pub(super) async fn answer(node: &Node, caller: &Caller, request: ApiRequest) -> Result<ApiReply, PublicError> {
+    match request {
+        ApiRequest::Queue { filter, freshness } => {
+            barrier(node, freshness).await?;
+            Ok(node.consensus.read(|state| {
+                let (rows, next) = view::queue(state, &filter, &caller.actor);
+                ApiReply::Queue { index: state.applied_index(), rows, next }
+            }))
+        }
+        ApiRequest::Show { job, freshness } => {
+            barrier(node, freshness).await?;
+            node.consensus
+                .read(|state| view::job(state, job))
+                .filter(|found| caller.sees(&found.row.tenant))
+                .map(|found| ApiReply::Job(Box::new(found)))
+                .ok_or_else(|| not_found("job", &job.to_string()))
+        }
+        ApiRequest::Why { job } => {
+            barrier(node, Freshness::Linearizable).await?;
+            let now_ms = crate::io::clock::wall_ms();
+            node.consensus
+                .read(|state| {
+                    let tenant = &state.job(job)?.tenant;
+                    caller.sees(tenant).then(|| explain::why(state, job, now_ms)).flatten()
+                })
+                .map(|why| ApiReply::Why(Box::new(why)))
+                .ok_or_else(|| not_found("job", &job.to_string()))
+        }
+        ApiRequest::Hosts { freshness } => {
+            barrier(node, freshness).await?;
+            Ok(node.consensus.read(|state| ApiReply::Hosts { index: state.applied_index(), rows: view::hosts(state) }))
+        }
+        ApiRequest::Devices { freshness } => {
+            barrier(node, freshness).await?;
+            let (index, mut rows) = node.consensus.read(|state| (state.applied_index(), view::devices(state)));
+            let readings = node.readings();
+            for row in &mut rows {
+                row.reading = readings.get(&row.facts.uuid).cloned();
+            }
+            Ok(ApiReply::Devices { index, rows })
+        }
+        ApiRequest::Cluster { freshness } => cluster(node, freshness).await,
+        ApiRequest::Doctor => {
+            caller.at_least(Role::Operator)?;
+            Ok(ApiReply::Doctor(node.doctor().await))
+        }
+        ApiRequest::Me => {
+            let actor = caller.actor.clone();
+            let last = node.consensus.read(|state| {
+                let own = |job: &&rota_core::Job| job.tenant == actor.tenant && job.user == actor.user;
+                state.jobs().filter(own).last().map(|job| job.id)
+            });
+            Ok(ApiReply::Me { actor, last })
+        }
+        ApiRequest::Digest { at_least } => digest(node, caller, at_least).await,
+        other => Err(PublicError::new(ErrorCode::Internal, format!("not a read: {other:?}"))),
+    }
+}
+
+async fn barrier(node: &Node, freshness: Freshness) -> Result<(), PublicError> {
+    match freshness {
+        Freshness::Linearizable => node.consensus.read_barrier(READ_DEADLINE).await.map(|_| ()),
+        Freshness::Stale => Ok(()),
+    }
+}
+
+async fn cluster(node: &Node, freshness: Freshness) -> Result<ApiReply, PublicError> {
+    // Without a quorum the answer is still given, and says that it is not confirmed.
+    let linearizable =
+        freshness == Freshness::Linearizable && node.consensus.read_barrier(READ_DEADLINE).await.is_ok();
+    let raft = node.consensus.status();
+    let gossip = node.gossip_states();
+    Ok(node.consensus.read(|state| {
+        let peers = state
+            .hosts()
+            .map(|host| PeerRow {
+                host: host.id,
+                name: host.name.clone(),
+                addr: host.addr.clone(),
+                role: if raft.leader == Some(host.id) {
+                    "leader"
+                } else if raft.voters.contains(&host.id) {
+                    "voter"
+                } else {
+                    "learner"
+                }
+                .to_owned(),
+                seen: if host.id == node.host { "alive" } else { gossip.get(&host.id).copied().unwrap_or("unknown") }
+                    .to_owned(),
+            })
+            .collect();
+        ApiReply::Cluster(Box::new(ClusterView {
+            cluster: node.cluster,
+            name: state.cluster().map(|meta| meta.name.clone()).unwrap_or_default(),
+            answered_by: node.host,
+            leader: raft.leader,
+            term: raft.term,
+            applied: state.applied_index(),
+            state_hash: state.rolling_hash(),
+            linearizable,
+            peers,
+            jobs: view::jobs_by_state(state),
+        }))
+    }))
+}
+
+async fn digest(node: &Node, caller: &Caller, at_least: u64) -> Result<ApiReply, PublicError> {
+    caller.at_least(Role::Operator)?;
+    let mut applied = node.consensus.applied();
+    let waited = tokio::time::timeout(READ_DEADLINE, applied.wait_for(|index| *index >= at_least)).await;
+    if !matches!(waited, Ok(Ok(_))) {
+        let message = format!("log index {at_least} is not applied here yet");
+        return Err(PublicError::new(ErrorCode::Busy, message).retry_after(500));
+    }
+    Ok(node.consensus.read(|state| ApiReply::Digest {
+        index: state.applied_index(),
+        rolling: state.rolling_hash(),
+        full: state.full_hash(),
+        host: node.host,
+    }))
+}
+
+/// Streams a job's row at each change until it is terminal.
+pub(super) async fn watch(node: &Node, caller: &Caller, job: JobId, answers: Answers) {
+    // Subscribed before the first look, so that no change falls between the two.
+    let mut notes = node.consensus.events();
+    if let Err(error) = barrier(node, Freshness::Linearizable).await {
+        answers.send(false, Err(error)).await;
+        return;
+    }
+    let row = || node.consensus.read(|state| view::job_row(state, job)).filter(|row| caller.sees(&row.tenant));
+    let Some(mut shown) = row() else {
+        answers.send(false, Err(not_found("job", &job.to_string()))).await;
+        return;
+    };
+    if !tell(&answers, &shown).await {
+        return;
+    }
+    loop {
+        tokio::select! {
+            note = notes.recv() => match note {
+                Ok(note) if note.touches_job(job) => {}
+                Ok(_) => continue,
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return,
+            },
+            () = answers.closed() => return,
+        }
+        match row() {
+            Some(now) if now == shown => {}
+            Some(now) => {
+                shown = now;
+                if !tell(&answers, &shown).await {
+                    return;
+                }
+            }
+            None => {
+                answers.send(false, Err(not_found("job", &job.to_string()))).await;
+                return;
+            }
+        }
+    }
+}
+
+/// True when more will follow.
+async fn tell(answers: &Answers, row: &JobRow) -> bool {
+    let more = !row.state.is_terminal();
+    answers.send(more, Ok(ApiReply::Changed(Box::new(row.clone())))).await && more
+}

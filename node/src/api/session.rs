@@ -1,0 +1,151 @@
+//! One client's connection: frames in, calls run side by side, answers out in the order they are ready.
+
+use super::caller::Caller;
+use super::{logs, read, write};
+use crate::framing::{FrameReader, FramingError, encode_message, write_frame};
+use crate::node::Node;
+use rota_protocol::api::{ApiAnswer, ApiCall, ApiReply, ApiRequest};
+use rota_protocol::error::{ErrorCode, PublicError};
+use rota_protocol::frame::{FrameKind, Hello, VERSION_MAX, VERSION_MIN, negotiate};
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+/// Answers that may wait for a slow reader before its calls wait too.
+const ANSWERS_QUEUED_MAX: usize = 256;
+/// Calls of one connection that run at once; further ones wait unread, which the client feels as back-pressure.
+const CALLS_OPEN_MAX: usize = 1_024;
+/// Answers that are written together at most.
+const ANSWERS_TOGETHER_MAX: usize = 64;
+
+/// Where the answers to one call go.
+#[derive(Clone)]
+pub struct Answers {
+    seq: u32,
+    queue: mpsc::Sender<ApiAnswer>,
+}
+
+impl Answers {
+    /// Sends one answer; false when the client is gone.
+    pub async fn send(&self, more: bool, result: Result<ApiReply, PublicError>) -> bool {
+        self.queue.send(ApiAnswer { seq: self.seq, more, result }).await.is_ok()
+    }
+
+    /// Resolves when the client is gone.
+    pub async fn closed(&self) {
+        self.queue.closed().await;
+    }
+}
+
+/// Serves a connection until it ends. `caller` is known already on a unix socket.
+///
+/// # Errors
+/// The connection broke or spoke something else; there is nobody left to tell.
+pub async fn serve<S>(node: Arc<Node>, stream: S, caller: Option<Caller>) -> Result<(), FramingError>
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let (reader, mut writer) = tokio::io::split(stream);
+    let mut frames = FrameReader::new(reader);
+    let Some(first) = frames.next().await? else { return Ok(()) };
+    let hello: Hello = first.message(FrameKind::Hello)?;
+    let ours = Hello {
+        version_min: VERSION_MIN,
+        version_max: VERSION_MAX,
+        cluster: Some(node.cluster),
+        host: Some(node.host),
+        build: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    write_frame(&mut writer, &encode_message(VERSION_MIN, FrameKind::Hello, &ours)?).await?;
+    let Ok(version) = negotiate((VERSION_MIN, VERSION_MAX), (hello.version_min, hello.version_max)) else {
+        return Ok(()); // The client reads our range in our hello and says so to its user.
+    };
+    let (queue, answers) = mpsc::channel(ANSWERS_QUEUED_MAX);
+    let pump = tokio::spawn(write_answers(writer, version, answers));
+    let outcome = take_calls(node, frames, caller, queue).await;
+    // The client is gone or silent for good: dropping the calls dropped their senders, the pump ends by itself.
+    let _ = pump.await;
+    outcome
+}
+
+async fn take_calls<R: AsyncRead + Unpin>(
+    node: Arc<Node>,
+    mut frames: FrameReader<R>,
+    mut caller: Option<Caller>,
+    queue: mpsc::Sender<ApiAnswer>,
+) -> Result<(), FramingError> {
+    let open = Arc::new(Semaphore::new(CALLS_OPEN_MAX));
+    let mut calls = JoinSet::new();
+    while let Some(frame) = frames.next().await? {
+        let call: ApiCall = frame.message(FrameKind::ApiCall)?;
+        let answers = Answers { seq: call.seq, queue: queue.clone() };
+        if let ApiRequest::Authenticate { token } = &call.request {
+            let result = Caller::of_token(&node, token);
+            let failed = result.is_err();
+            answers.send(false, result.map(|known| {
+                caller = Some(known);
+                ApiReply::Done
+            })).await;
+            if failed {
+                return Ok(()); // One guess per connection; handshakes are rate-limited.
+            }
+            continue;
+        }
+        let Some(known) = caller.clone() else {
+            let error = PublicError::new(ErrorCode::Unauthenticated, "authenticate with a token first");
+            answers.send(false, Err(error)).await;
+            return Ok(());
+        };
+        let Ok(permit) = Arc::clone(&open).acquire_owned().await else { return Ok(()) };
+        let node = Arc::clone(&node);
+        calls.spawn(async move {
+            answer(&node, known, call.request, answers).await;
+            drop(permit);
+        });
+        while calls.try_join_next().is_some() {}
+    }
+    Ok(())
+}
+
+async fn answer(node: &Arc<Node>, caller: Caller, request: ApiRequest, answers: Answers) {
+    let result = match request {
+        ApiRequest::Watch { job } => return read::watch(node, &caller, job, answers).await,
+        ApiRequest::Logs { job, index, attempt, stream, offset, follow } => {
+            let wanted = logs::Wanted { job, index, attempt, stream, offset, follow };
+            return logs::stream(node, &caller, wanted, answers).await;
+        }
+        ApiRequest::Authenticate { .. } => Ok(ApiReply::Done), // Taken by the session.
+        request @ (ApiRequest::Submit { .. }
+        | ApiRequest::Cancel { .. }
+        | ApiRequest::Signal { .. }
+        | ApiRequest::Drain { .. }
+        | ApiRequest::Undrain { .. }
+        | ApiRequest::MintToken { .. }) => write::answer(node, &caller, request).await,
+        request => read::answer(node, &caller, request).await,
+    };
+    answers.send(false, result).await;
+}
+
+/// Writes answers as they come, those that are ready together in one go.
+async fn write_answers<W: AsyncWrite + Unpin>(mut writer: W, version: u16, mut answers: mpsc::Receiver<ApiAnswer>) {
+    let mut together = Vec::with_capacity(ANSWERS_TOGETHER_MAX);
+    while answers.recv_many(&mut together, ANSWERS_TOGETHER_MAX).await > 0 {
+        let mut bytes = Vec::new();
+        for answer in together.drain(..) {
+            match encode_message(version, FrameKind::ApiAnswer, &answer) {
+                Ok(frame) => bytes.extend_from_slice(&frame),
+                Err(error) => {
+                    let error = PublicError::new(ErrorCode::TooLarge, format!("the answer is too large: {error}"));
+                    let short = ApiAnswer { seq: answer.seq, more: false, result: Err(error) };
+                    if let Ok(frame) = encode_message(version, FrameKind::ApiAnswer, &short) {
+                        bytes.extend_from_slice(&frame);
+                    }
+                }
+            }
+        }
+        if write_frame(&mut writer, &bytes).await.is_err() {
+            return;
+        }
+    }
+}

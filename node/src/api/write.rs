@@ -1,0 +1,179 @@
+//! Calls that change something: checked here, decided by the log.
+
+use super::caller::Caller;
+use super::{WRITE_DEADLINE, not_found};
+use crate::net::{PeerLink, TokenKind, mint_secret};
+use crate::node::Node;
+use rota_protocol::api::{ApiReply, ApiRequest};
+use rota_protocol::command::{Command, Outcome, Proposal, TokenUse};
+use rota_protocol::error::{ErrorCode, PublicError};
+use rota_protocol::ids::{HostId, JobId, RequestId, Token};
+use rota_protocol::job::{JobSpec, Role};
+use rota_protocol::peer::{PeerReply, PeerRequest};
+use std::time::Duration;
+
+/// Longest life of a join token, in ms: one hour (security requirement S3).
+const JOIN_TOKEN_TTL_MS_MAX: u64 = 3_600_000;
+/// Longest life of a user token, in ms: one year.
+const USER_TOKEN_TTL_MS_MAX: u64 = 366 * 24 * 3_600_000;
+/// How long one host may take to deliver a signal.
+const SIGNAL_DEADLINE: Duration = Duration::from_millis(2_000);
+/// Most jobs in one call.
+const JOBS_PER_CALL_MAX: usize = 1_024;
+
+pub(super) async fn answer(node: &Node, caller: &Caller, request: ApiRequest) -> Result<ApiReply, PublicError> {
+    match request {
+        ApiRequest::Submit { jobs } => submit(node, caller, jobs).await,
+        ApiRequest::Cancel { request, job, index } => {
+            match one(node, caller, request, Command::Cancel { job, index }).await? {
+                Outcome::Cancelling { live } => Ok(ApiReply::Cancelling { live }),
+                other => Err(unexpected(&other)),
+            }
+        }
+        ApiRequest::Signal { job, index, signal } => send_signal(node, caller, job, index, signal).await,
+        ApiRequest::Drain { request, host, reason } => {
+            caller.at_least(Role::Operator)?;
+            let host = host_named(node, &host)?;
+            done(one(node, caller, request, Command::DrainHost { host, reason }).await?)
+        }
+        ApiRequest::Undrain { request, host } => {
+            caller.at_least(Role::Operator)?;
+            let host = host_named(node, &host)?;
+            done(one(node, caller, request, Command::UndrainHost { host }).await?)
+        }
+        ApiRequest::MintToken { request, usage, ttl_ms } => mint(node, caller, request, usage, ttl_ms).await,
+        other => Err(PublicError::new(ErrorCode::Internal, format!("not a write: {other:?}"))),
+    }
+}
+
+async fn submit(node: &Node, caller: &Caller, jobs: Vec<(RequestId, JobSpec)>) -> Result<ApiReply, PublicError> {
+    caller.at_least(Role::Submitter)?;
+    if jobs.len() > JOBS_PER_CALL_MAX {
+        let message = format!("{} jobs in one call, at most {JOBS_PER_CALL_MAX}", jobs.len());
+        return Err(PublicError { field: Some("jobs".into()), ..PublicError::new(ErrorCode::TooLarge, message) });
+    }
+    let mut results: Vec<Option<Result<JobId, PublicError>>> = Vec::with_capacity(jobs.len());
+    let mut proposals = Vec::with_capacity(jobs.len());
+    for (request, mut spec) in jobs {
+        // The submitter's own user, never one that the request names.
+        spec.uid_gid = caller.uid_gid.filter(|(uid, _)| *uid != 0);
+        match rota_core::spec::validate(&spec) {
+            Ok(()) => {
+                proposals.push(Proposal { request, actor: caller.actor.clone(), command: Command::Submit { spec } });
+                results.push(None);
+            }
+            Err(error) => results.push(Some(Err(error))),
+        }
+    }
+    let mut outcomes = if proposals.is_empty() {
+        Vec::new()
+    } else {
+        node.consensus.propose(proposals, WRITE_DEADLINE).await?
+    }
+    .into_iter();
+    let results = results
+        .into_iter()
+        .map(|refused| {
+            refused.unwrap_or_else(|| match outcomes.next() {
+                Some(Outcome::Submitted { job }) => Ok(job),
+                Some(Outcome::Refused(error)) => Err(error),
+                other => Err(PublicError::new(ErrorCode::Internal, format!("no outcome for a submit: {other:?}"))),
+            })
+        })
+        .collect();
+    Ok(ApiReply::Submitted(results))
+}
+
+/// Signals go straight to the hosts: they are not state.
+async fn send_signal(
+    node: &Node,
+    caller: &Caller,
+    job: JobId,
+    index: Option<u32>,
+    signal: u8,
+) -> Result<ApiReply, PublicError> {
+    let live: Vec<(Token, HostId)> = node
+        .consensus
+        .read(|state| {
+            state.job(job).filter(|found| caller.sees(&found.tenant))?;
+            Some(
+                state
+                    .attempts_of(job)
+                    .filter(|attempt| index.is_none_or(|wanted| attempt.task.index == wanted))
+                    .map(|attempt| (attempt.token, attempt.host))
+                    .collect(),
+            )
+        })
+        .ok_or_else(|| not_found("job", &job.to_string()))?;
+    caller.at_least(Role::Submitter)?;
+    for (token, host) in live {
+        if host == node.host {
+            node.shims.signal(token, signal).await;
+            continue;
+        }
+        let request = PeerRequest::Signal { attempt: token, signal };
+        match node.net.call(host, request, SIGNAL_DEADLINE).await {
+            Ok(PeerReply::Refused(error)) => return Err(error),
+            Ok(_) => {}
+            Err(error) => {
+                return Err(PublicError::new(ErrorCode::Busy, format!("host {host} did not answer: {error}")));
+            }
+        }
+    }
+    Ok(ApiReply::Done)
+}
+
+async fn mint(
+    node: &Node,
+    caller: &Caller,
+    request: RequestId,
+    usage: TokenUse,
+    ttl_ms: u64,
+) -> Result<ApiReply, PublicError> {
+    caller.at_least(Role::Admin)?;
+    let (kind, ttl_ms_max, example) = match &usage {
+        TokenUse::Join { .. } => (TokenKind::Join, JOIN_TOKEN_TTL_MS_MAX, "1h"),
+        TokenUse::User { actor } => {
+            if actor.role > caller.actor.role {
+                return Err(PublicError::invalid("role", "a token cannot have more rights than its maker", "submitter"));
+            }
+            (TokenKind::User, USER_TOKEN_TTL_MS_MAX, "30d")
+        }
+    };
+    if ttl_ms == 0 || ttl_ms > ttl_ms_max {
+        let message = format!("a token of this kind lives between 1 ms and {ttl_ms_max} ms, not {ttl_ms}");
+        return Err(PublicError::invalid("ttl", message, example));
+    }
+    let (secret, token) = mint_secret(kind, &node.identity.ca_fingerprint())
+        .map_err(|error| PublicError::new(ErrorCode::Internal, error.to_string()))?;
+    let expires_at_ms = crate::io::clock::wall_ms().saturating_add(ttl_ms);
+    done(one(node, caller, request, Command::MintToken { token, usage, expires_at_ms }).await?)?;
+    Ok(ApiReply::Token { secret })
+}
+
+async fn one(node: &Node, caller: &Caller, request: RequestId, command: Command) -> Result<Outcome, PublicError> {
+    caller.may(&command)?;
+    let proposal = Proposal { request, actor: caller.actor.clone(), command };
+    match node.consensus.propose(vec![proposal], WRITE_DEADLINE).await?.pop() {
+        Some(Outcome::Refused(error)) => Err(error),
+        Some(outcome) => Ok(outcome),
+        None => Err(PublicError::new(ErrorCode::Internal, "no outcome for a proposal")),
+    }
+}
+
+fn done(outcome: Outcome) -> Result<ApiReply, PublicError> {
+    match outcome {
+        Outcome::Done => Ok(ApiReply::Done),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(outcome: &Outcome) -> PublicError {
+    PublicError::new(ErrorCode::Internal, format!("an unexpected outcome: {outcome:?}"))
+}
+
+fn host_named(node: &Node, name: &str) -> Result<HostId, PublicError> {
+    node.consensus
+        .read(|state| state.host_by_name_or_id(name).map(|host| host.id))
+        .ok_or_else(|| not_found("host", name))
+}

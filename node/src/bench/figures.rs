@@ -1,0 +1,63 @@
+//! Named figures of one bench: a table for people, one flat object for programs.
+
+use serde_json::{Map, Value};
+use std::time::Duration;
+
+/// Figures in the order they were added.
+#[derive(Debug, Default)]
+pub struct Figures(Vec<(String, Value)>);
+
+impl Figures {
+    /// Adds a count.
+    pub fn count(&mut self, name: &str, value: u64) {
+        self.0.push((name.to_owned(), value.into()));
+    }
+
+    /// Adds a measured value, rounded to three digits behind the point.
+    pub fn value(&mut self, name: &str, value: f64) {
+        let rounded = (value * 1_000.0).round() / 1_000.0;
+        self.0.push((name.to_owned(), rounded.into()));
+    }
+
+    /// Adds median, 99th percentile and largest of some times, in ms, as `<prefix>p50_ms` and so on.
+    pub fn percentiles(&mut self, prefix: &str, times: &mut [Duration]) {
+        times.sort_unstable();
+        for (name, permille) in [("p50_ms", 500), ("p99_ms", 990), ("max_ms", 1_000)] {
+            self.value(&format!("{prefix}{name}"), percentile_ms(times, permille));
+        }
+    }
+
+    /// Prints them.
+    pub fn print(&self, json: bool) {
+        if json {
+            let object: Map<String, Value> = self.0.iter().cloned().collect();
+            println!("{}", Value::Object(object));
+            return;
+        }
+        let width = self.0.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        for (name, value) in &self.0 {
+            println!("  {name:width$}  {value}");
+        }
+    }
+}
+
+/// The value below which `permille` of the sorted times lie, in ms.
+#[must_use]
+pub fn percentile_ms(sorted: &[Duration], permille: usize) -> f64 {
+    let position = (sorted.len() * permille).div_ceil(1_000).saturating_sub(1);
+    sorted.get(position).map_or(0.0, |time| time.as_secs_f64() * 1_000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_were_measured() {
+        let times: Vec<_> = (1..=200).map(Duration::from_millis).collect();
+        assert_eq!(percentile_ms(&times, 500), 100.0);
+        assert_eq!(percentile_ms(&times, 990), 198.0);
+        assert_eq!(percentile_ms(&times, 1_000), 200.0);
+        assert_eq!(percentile_ms(&[], 500), 0.0);
+    }
+}

@@ -1,0 +1,63 @@
+//! `rota bench ...`: each bench starts its own cluster of real processes in a temporary folder, measures, prints a
+//! table and, with `--json`, one flat object of named figures.
+//!
+//! Figures are told beside a floor or a peer measured in the same run, because a time alone says more about the
+//! machine than about Rota.
+
+pub mod burst;
+pub mod failover;
+pub mod figures;
+pub mod idle;
+pub mod launch;
+pub mod submit;
+
+use crate::cli::ops::{BenchArgs, BenchKind};
+use crate::lab::{Lab, LabError, LabOptions};
+use figures::Figures;
+use std::path::PathBuf;
+
+/// Runs one bench and prints what it found.
+///
+/// # Errors
+/// The cluster cannot be started or stops answering.
+pub async fn run(args: BenchArgs) -> Result<(), LabError> {
+    let (json, figures) = match args.kind {
+        BenchKind::Submit(args) => (args.json, submit::run(&args).await?),
+        BenchKind::Launch(args) => (args.json, launch::run(&args).await?),
+        BenchKind::Burst(args) => (args.json, burst::run(&args).await?),
+        BenchKind::Failover(args) => (args.json, failover::run(&args).await?),
+        BenchKind::Idle(args) => (args.json, idle::run(&args).await?),
+    };
+    figures.print(json);
+    Ok(())
+}
+
+/// A lab in a folder of its own that goes when the bench ends.
+pub(crate) struct BenchLab {
+    /// The cluster.
+    pub(crate) lab: Option<Lab>,
+    /// Its folder.
+    pub(crate) dir: PathBuf,
+}
+
+impl BenchLab {
+    pub(crate) async fn start(peers: usize, change: impl FnOnce(&mut LabOptions)) -> Result<Self, LabError> {
+        let dir = std::env::temp_dir().join(format!("rota-bench-{}", std::process::id()));
+        let mut options = LabOptions::new(peers, &dir).map_err(|e| LabError::Io("no program".into(), e))?;
+        change(&mut options);
+        let lab = Lab::start(options).await?;
+        Ok(Self { lab: Some(lab), dir })
+    }
+
+    pub(crate) fn lab(&mut self) -> &mut Lab {
+        // Taken only by `drop`.
+        self.lab.as_mut().expect("the lab lives as long as its folder")
+    }
+}
+
+impl Drop for BenchLab {
+    fn drop(&mut self) {
+        self.lab = None;
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}

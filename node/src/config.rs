@@ -1,0 +1,218 @@
+//! What an operator may set: one TOML file, each key also a flag of `rota agent`. Unknown keys are refused by name.
+//!
+//! Not here: anything that the cluster decides for itself (membership, leadership, lease epochs).
+
+use crate::devices::DeviceConfig;
+use crate::logic::lease::LeaseParams;
+use rota_consensus::Timings;
+use rota_protocol::PublicError;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Where a host's data lies unless told otherwise.
+pub const DATA_DIR_DEFAULT: &str = "/var/lib/rota";
+/// The UDP port of peers, joins and remote clients.
+pub const LISTEN_DEFAULT: &str = "0.0.0.0:7420";
+
+/// Named sets of time bounds; a file names one rather than twelve numbers that must agree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// Lease 15 s, elections 150 to 300 ms.
+    #[default]
+    Production,
+    /// Lease 5 s, elections 300 to 600 ms: for tests that wait for expiries.
+    Chaos,
+}
+
+impl Profile {
+    /// Raft's times.
+    #[must_use]
+    pub fn timings(self) -> Timings {
+        match self {
+            Self::Production => Timings { heartbeat_ms: 50, election_min_ms: 150, election_max_ms: 300 },
+            Self::Chaos => Timings { heartbeat_ms: 100, election_min_ms: 300, election_max_ms: 600 },
+        }
+    }
+
+    /// The lease's times.
+    #[must_use]
+    pub fn lease(self) -> LeaseParams {
+        match self {
+            Self::Production => LeaseParams::production(),
+            Self::Chaos => LeaseParams::chaos(),
+        }
+    }
+
+    /// The longest write gap that a failover may cause, in ms: the lease must outlive it.
+    #[must_use]
+    pub fn leader_gap_ms_max(self) -> u64 {
+        match self {
+            Self::Production => 1_500,
+            Self::Chaos => 2_500,
+        }
+    }
+
+    /// Idle time after which a silent connection is given up, in ms.
+    #[must_use]
+    pub fn idle_timeout_ms(self) -> u64 {
+        match self {
+            Self::Production => 3_000,
+            Self::Chaos => 1_500,
+        }
+    }
+}
+
+/// One agent's settings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AgentConfig {
+    /// Identity, log, attempts and socket.
+    pub data_dir: PathBuf,
+    /// The API's unix socket, if not `api.sock` in the data directory.
+    pub socket: Option<PathBuf>,
+    /// UDP address for peers, joins and remote clients.
+    pub listen: SocketAddr,
+    /// What others dial, if it is not the listen address.
+    pub advertise: Option<String>,
+    /// TCP address for `/metrics` and `/healthz`; none for neither.
+    pub http_listen: Option<SocketAddr>,
+    /// Simulated devices, such as `8xH100:80GiB`; the real ones are then not looked for.
+    pub sim_gpus: Option<String>,
+    /// CPUs offered, if not all of them, such as `30` or `7.5`.
+    pub cpus: Option<String>,
+    /// Memory offered, if not all but a reserve, such as `240GiB`.
+    pub mem: Option<String>,
+    /// Labels that jobs may ask for.
+    pub labels: BTreeMap<String, String>,
+    /// Time bounds.
+    pub profile: Profile,
+    /// Where the NVIDIA management library lies, if not in the loader's path.
+    pub nvml_library: Option<PathBuf>,
+    /// Serve `/metrics` to loopback callers without a token.
+    pub metrics_open_on_loopback: bool,
+}
+
+impl Default for AgentConfig {
+    fn default() -> Self {
+        Self {
+            data_dir: DATA_DIR_DEFAULT.into(),
+            // The constant is a literal address.
+            listen: SocketAddr::from(([0, 0, 0, 0], 7420)),
+            socket: None,
+            advertise: None,
+            http_listen: Some(SocketAddr::from(([127, 0, 0, 1], 7421))),
+            sim_gpus: None,
+            cpus: None,
+            mem: None,
+            labels: BTreeMap::new(),
+            profile: Profile::Production,
+            nvml_library: None,
+            metrics_open_on_loopback: false,
+        }
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not a configuration; the message names line and key.
+    #[error("{path}: {message}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Line, column, key.
+        message: String,
+    },
+    /// The values do not go together.
+    #[error("{0}")]
+    Rule(String),
+}
+
+impl AgentConfig {
+    /// Reads a TOML file.
+    ///
+    /// # Errors
+    /// Unreadable, malformed, an unknown key, a value of the wrong type.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        toml::from_str(&text)
+            .map_err(|e| ConfigError::Parse { path: path.to_owned(), message: e.to_string().trim().to_owned() })
+    }
+
+    /// Checks what the types cannot.
+    ///
+    /// # Errors
+    /// Names the rule and the values that break it.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let timings = self.profile.timings();
+        if timings.election_min_ms < 2 * timings.heartbeat_ms {
+            return Err(ConfigError::Rule(format!(
+                "election_min_ms = {} must be at least twice heartbeat_ms = {}",
+                timings.election_min_ms, timings.heartbeat_ms
+            )));
+        }
+        self.profile.lease().check(self.profile.leader_gap_ms_max()).map_err(|e| ConfigError::Rule(e.to_string()))?;
+        if self.listen.port() == 0 {
+            return Err(ConfigError::Rule("listen: port 0 would change at each start; give one, such as 7420".into()));
+        }
+        Ok(())
+    }
+
+    /// What the inventory needs to know.
+    ///
+    /// # Errors
+    /// `cpus` or `mem` is no amount; the message names the key and an example.
+    pub fn devices(&self, host_name: &str) -> Result<DeviceConfig, PublicError> {
+        Ok(DeviceConfig {
+            host_name: host_name.to_owned(),
+            sim_gpus: self.sim_gpus.clone(),
+            nvml_library: self.nvml_library.clone(),
+            cpus_milli: self.cpus.as_deref().map(|text| crate::parse::cpus_milli("cpus", text)).transpose()?,
+            mem_mib: self.mem.as_deref().map(|text| crate::parse::memory_mib("mem", text)).transpose()?,
+            labels: self.labels.clone(),
+            boot: None,
+        })
+    }
+
+    /// What peers dial.
+    #[must_use]
+    pub fn advertised(&self) -> String {
+        self.advertise.clone().unwrap_or_else(|| self.listen.to_string())
+    }
+
+    /// The unix socket of the API.
+    #[must_use]
+    pub fn socket_path(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(|| self.data_dir.join("api.sock"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_profiles_obey_the_rules() {
+        for profile in [Profile::Production, Profile::Chaos] {
+            AgentConfig { profile, ..AgentConfig::default() }.check().unwrap();
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_by_name() {
+        let error = toml::from_str::<AgentConfig>("data_dri = \"/x\"").unwrap_err().to_string();
+        assert!(error.contains("data_dri") && error.contains("data_dir"), "{error}");
+    }
+}

@@ -1,0 +1,419 @@
+//! Clusters of real `rota` processes on loopback, each with its own folder, for the demo, the benches and the chaos
+//! tests: start, kill, stop, freeze, restart, ask.
+//!
+//! Not a simulation: identities, QUIC, log files, shims and tasks are what a real host has.
+
+use crate::client::Client;
+use crate::io::clock;
+use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
+use rota_protocol::error::{ErrorCode, PublicError};
+use rota_protocol::ids::{HostId, RequestId};
+use rota_protocol::view::{ClusterView, HostRow, HostState};
+use rustix::process::{Pid, Signal};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How a lab's hosts look.
+#[derive(Debug, Clone)]
+pub struct LabOptions {
+    /// How many hosts.
+    pub peers: usize,
+    /// The `rota` program.
+    pub exe: PathBuf,
+    /// Arguments before the subcommand, for a program that is `rota` only after them.
+    pub exe_args: Vec<String>,
+    /// Where the hosts' folders go.
+    pub dir: PathBuf,
+    /// `production` or `chaos`.
+    pub profile: String,
+    /// Simulated devices of each host; none to look for real ones.
+    pub sim_gpus: Option<String>,
+    /// CPUs that each host offers; none for what the machine has.
+    pub cpus: Option<String>,
+    /// Memory that each host offers.
+    pub mem: Option<String>,
+    /// Environment of the agents.
+    pub env: Vec<(String, String)>,
+}
+
+impl LabOptions {
+    /// `peers` hosts with four simulated cards each, run by this very program, under `dir`.
+    ///
+    /// # Errors
+    /// The system does not say which program this is.
+    pub fn new(peers: usize, dir: &Path) -> std::io::Result<Self> {
+        Ok(Self {
+            peers,
+            exe: std::env::current_exe()?,
+            exe_args: Vec::new(),
+            dir: dir.to_owned(),
+            profile: "production".into(),
+            sim_gpus: Some("4xH100:80GiB".into()),
+            cpus: None,
+            mem: None,
+            env: Vec::new(),
+        })
+    }
+}
+
+/// Why a lab could not do something.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// The system refused.
+    #[error("{0}: {1}")]
+    Io(String, std::io::Error),
+    /// A `rota` command failed.
+    #[error("`{command}` failed: {output}")]
+    Command {
+        /// What was run.
+        command: String,
+        /// What it printed.
+        output: String,
+    },
+    /// Something did not happen in time.
+    #[error("{0} did not happen within {1} ms")]
+    Late(String, u128),
+    /// A peer refused.
+    #[error("{0}")]
+    Refused(#[from] PublicError),
+}
+
+fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> LabError {
+    let what = what.into();
+    move |error| LabError::Io(what, error)
+}
+
+/// One host of a lab.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its name.
+    pub name: String,
+    /// Its folder.
+    pub dir: PathBuf,
+    /// Its UDP port on loopback.
+    pub port: u16,
+    /// Its number.
+    pub host: HostId,
+    child: Option<Child>,
+}
+
+impl Peer {
+    /// The process id of its agent, while it runs.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Its API socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("api.sock")
+    }
+
+    /// A client of this very peer.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn client(&self) -> Result<Client, PublicError> {
+        Client::connect_socket(&self.socket()).await
+    }
+}
+
+/// A running cluster. Dropping it ends its agents, their attempts and, unless kept, its folder.
+#[derive(Debug)]
+pub struct Lab {
+    /// Its hosts, in the order of their numbers.
+    pub peers: Vec<Peer>,
+    options: LabOptions,
+}
+
+impl Lab {
+    /// Founds a cluster, lets the others join, and waits until all hosts are up.
+    ///
+    /// # Errors
+    /// A command fails, or the hosts are not up in time.
+    pub async fn start(options: LabOptions) -> Result<Self, LabError> {
+        let mut lab = Self { peers: Vec::new(), options };
+        for number in 1..=lab.options.peers {
+            let name = format!("n{number}");
+            let dir = lab.options.dir.join(&name);
+            lab.peers.push(Peer { name, dir, port: free_port()?, host: HostId(number as u64), child: None });
+        }
+        let listen = lab.listen(0);
+        let first = lab.peers[0].dir.display().to_string();
+        lab.rota(&["init", "--data-dir", &first, "--name", "n1", "--cluster-name", "lab", "--listen", &listen]).await?;
+        lab.spawn(0)?;
+        lab.until_answers(0).await?;
+        for number in 1..lab.peers.len() {
+            lab.join(number).await?;
+        }
+        lab.until_up(lab.peers.len()).await?;
+        Ok(lab)
+    }
+
+    fn listen(&self, number: usize) -> String {
+        format!("127.0.0.1:{}", self.peers[number].port)
+    }
+
+    async fn join(&mut self, number: usize) -> Result<(), LabError> {
+        let secret = self.join_token().await?;
+        let (dir, listen) = (self.peers[number].dir.display().to_string(), self.listen(number));
+        let (name, first) = (self.peers[number].name.clone(), self.listen(0));
+        let join = ["join", &first, "--token", &secret, "--data-dir", &dir, "--name", &name, "--listen", &listen];
+        self.rota(&join).await?;
+        self.spawn(number)
+    }
+
+    /// A fresh join token.
+    ///
+    /// # Errors
+    /// No peer answers.
+    pub async fn join_token(&self) -> Result<String, LabError> {
+        let usage = rota_protocol::command::TokenUse::Join { host_name: None };
+        let request = ApiRequest::MintToken { request: new_request(), usage, ttl_ms: 600_000 };
+        match self.peers[0].client().await?.call(request).await? {
+            ApiReply::Token { secret } => Ok(secret),
+            other => Err(PublicError::new(ErrorCode::Internal, format!("unexpected reply {other:?}")).into()),
+        }
+    }
+
+    /// Runs a `rota` command to its end.
+    ///
+    /// # Errors
+    /// It fails; its output is told.
+    pub async fn rota(&self, args: &[&str]) -> Result<String, LabError> {
+        let mut command = tokio::process::Command::new(&self.options.exe);
+        command.args(&self.options.exe_args).args(args).stdin(Stdio::null());
+        let output = command.output().await.map_err(io("cannot run rota"))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() {
+            return Ok(text);
+        }
+        let output = format!("{text}{}", String::from_utf8_lossy(&output.stderr));
+        Err(LabError::Command { command: args.join(" "), output })
+    }
+
+    /// Starts the agent of a host; it need not be up when this returns.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn spawn(&mut self, number: usize) -> Result<(), LabError> {
+        let (options, listen) = (&self.options, self.listen(number));
+        let peer = &mut self.peers[number];
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(peer.dir.join("agent.log"))
+            .map_err(io("cannot open agent.log"))?;
+        let mut command = Command::new(&options.exe);
+        command.args(&options.exe_args).arg("agent").arg("--data-dir").arg(&peer.dir);
+        command.args(["--listen", &listen, "--http-listen", "off", "--profile", &options.profile]);
+        for (flag, value) in
+            [("--sim-gpus", &options.sim_gpus), ("--cpus", &options.cpus), ("--mem", &options.mem)]
+        {
+            if let Some(value) = value {
+                command.args([flag, value]);
+            }
+        }
+        command.envs(options.env.iter().map(|(key, value)| (key, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        peer.child = Some(command.spawn().map_err(io("cannot start an agent"))?);
+        Ok(())
+    }
+
+    /// Sends a signal to a host's agent; KILL also waits until it is gone.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn signal(&mut self, number: usize, signal: Signal) -> Result<(), LabError> {
+        let peer = &mut self.peers[number];
+        let gone = || std::io::Error::from(std::io::ErrorKind::NotFound);
+        let child = peer.child.as_mut().ok_or_else(gone).map_err(io("no agent"))?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(gone).map_err(io("no agent"))?;
+        rustix::process::kill_process(pid, signal).map_err(std::io::Error::from).map_err(io("cannot signal"))?;
+        if signal == Signal::KILL {
+            child.wait().map_err(io("cannot wait for an agent"))?;
+            peer.child = None;
+        }
+        Ok(())
+    }
+
+    /// Ends a host's agent in order and waits for it.
+    ///
+    /// # Errors
+    /// It does not run, or does not end.
+    pub async fn stop(&mut self, number: usize) -> Result<(), LabError> {
+        self.signal(number, Signal::TERM)?;
+        let started = Instant::now();
+        while let Some(child) = self.peers[number].child.as_mut() {
+            if child.try_wait().map_err(io("cannot wait for an agent"))?.is_some() {
+                self.peers[number].child = None;
+            } else if started.elapsed() > Duration::from_secs(10) {
+                return Err(LabError::Late(format!("end of n{}", number + 1), 10_000));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    /// Whether a host's agent has ended by itself, and how.
+    pub fn exited(&mut self, number: usize) -> Option<std::process::ExitStatus> {
+        self.peers[number].child.as_mut().and_then(|child| child.try_wait().ok().flatten())
+    }
+
+    /// Waits until a host's agent answers on its socket.
+    ///
+    /// # Errors
+    /// Not within 20 s.
+    pub async fn until_answers(&self, number: usize) -> Result<(), LabError> {
+        let request = || ApiRequest::Cluster { freshness: Freshness::Linearizable };
+        let peer = &self.peers[number];
+        wait_for(&format!("an answer of {}", peer.name), Duration::from_secs(20), async || {
+            let Ok(mut client) = peer.client().await else { return None };
+            match client.call(request()).await {
+                Ok(ApiReply::Cluster(view)) if view.linearizable => Some(()),
+                _ => None,
+            }
+        })
+        .await
+    }
+
+    /// Waits until `count` hosts take work and as many of them vote as should.
+    ///
+    /// # Errors
+    /// Not within 30 s.
+    pub async fn until_up(&self, count: usize) -> Result<(), LabError> {
+        let voters_wanted = match count {
+            0..=2 => 1,
+            3..=4 => 3,
+            _ => 5,
+        };
+        wait_for(&format!("{count} hosts up"), Duration::from_secs(30), async || {
+            let hosts = self.hosts().await.ok()?;
+            let up = hosts.iter().filter(|host| host.state == HostState::Up).count();
+            let view = self.cluster().await.ok()?;
+            let voters = view.peers.iter().filter(|peer| peer.role != "learner").count();
+            (up >= count && voters >= voters_wanted && view.leader.is_some()).then_some(())
+        })
+        .await
+    }
+
+    /// The cluster as the first peer that answers sees it, confirmed by a quorum.
+    ///
+    /// # Errors
+    /// Nobody answers.
+    pub async fn cluster(&self) -> Result<ClusterView, LabError> {
+        match self.ask(ApiRequest::Cluster { freshness: Freshness::Linearizable }).await? {
+            ApiReply::Cluster(view) if view.linearizable => Ok(*view),
+            other => Err(PublicError::new(ErrorCode::NoLeader, format!("not confirmed: {other:?}")).into()),
+        }
+    }
+
+    /// The hosts, confirmed by a quorum.
+    ///
+    /// # Errors
+    /// Nobody answers.
+    pub async fn hosts(&self) -> Result<Vec<HostRow>, LabError> {
+        match self.ask(ApiRequest::Hosts { freshness: Freshness::Linearizable }).await? {
+            ApiReply::Hosts { rows, .. } => Ok(rows),
+            other => Err(PublicError::new(ErrorCode::Internal, format!("unexpected reply {other:?}")).into()),
+        }
+    }
+
+    /// Asks the running peers in turn until one answers.
+    ///
+    /// # Errors
+    /// The last refusal.
+    pub async fn ask(&self, request: ApiRequest) -> Result<ApiReply, LabError> {
+        let mut error = PublicError::new(ErrorCode::NoLeader, "no agent runs");
+        for peer in self.peers.iter().filter(|peer| peer.child.is_some()) {
+            match peer.client().await {
+                Ok(mut client) => match client.call(request.clone()).await {
+                    Ok(reply) => return Ok(reply),
+                    Err(refused) => error = refused,
+                },
+                Err(refused) => error = refused,
+            }
+        }
+        Err(error.into())
+    }
+
+    /// The position of the leader among the peers.
+    ///
+    /// # Errors
+    /// Nobody leads.
+    pub async fn leader(&self) -> Result<usize, LabError> {
+        let leader = wait_for("a leader", Duration::from_secs(20), async || {
+            self.cluster().await.ok().and_then(|view| view.leader)
+        })
+        .await?;
+        self.peers
+            .iter()
+            .position(|peer| peer.host == leader)
+            .ok_or_else(|| PublicError::new(ErrorCode::Internal, format!("leader {leader} is no peer")).into())
+    }
+
+    /// The state's hashes of every running peer, taken at one log index: `(host, index, rolling, full)`.
+    ///
+    /// # Errors
+    /// A peer does not reach the index in time.
+    pub async fn digests(&self) -> Result<Vec<(HostId, u64, u64, u64)>, LabError> {
+        wait_for("equal log indices at all peers", Duration::from_secs(15), async || {
+            let applied = self.cluster().await.ok()?.applied;
+            let mut digests = Vec::new();
+            for peer in self.peers.iter().filter(|peer| peer.child.is_some()) {
+                let mut client = peer.client().await.ok()?;
+                match client.call(ApiRequest::Digest { at_least: applied }).await {
+                    Ok(ApiReply::Digest { index, rolling, full, host }) => digests.push((host, index, rolling, full)),
+                    _ => return None,
+                }
+            }
+            // The cluster may be busy: only copies at one index can be compared.
+            digests.windows(2).all(|pair| pair[0].1 == pair[1].1).then_some(digests)
+        })
+        .await
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for peer in &mut self.peers {
+            if let Some(mut child) = peer.child.take() {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            crate::shim::end_all_under(&peer.dir);
+        }
+    }
+}
+
+/// A request id of its own.
+#[must_use]
+pub fn new_request() -> RequestId {
+    RequestId(rand::random::<u128>() | 1)
+}
+
+/// Polls a condition of the outside world until it holds.
+///
+/// # Errors
+/// It does not hold in time.
+pub async fn wait_for<T>(what: &str, limit: Duration, mut probe: impl AsyncFnMut() -> Option<T>) -> Result<T, LabError> {
+    let deadline_ms = clock::boottime_ms() + u64::try_from(limit.as_millis()).unwrap_or(u64::MAX / 2);
+    loop {
+        if let Ok(Some(found)) = tokio::time::timeout(limit, probe()).await {
+            return Ok(found);
+        }
+        if clock::boottime_ms() > deadline_ms {
+            return Err(LabError::Late(what.to_owned(), limit.as_millis()));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A UDP port that was free a moment ago.
+fn free_port() -> Result<u16, LabError> {
+    let socket = UdpSocket::bind("127.0.0.1:0").map_err(io("cannot bind a port"))?;
+    Ok(socket.local_addr().map_err(io("no local address"))?.port())
+}

@@ -1,0 +1,213 @@
+//! The handles that live as long as the agent: agreement, network, shims, leases, and the doors of the actors.
+//!
+//! Not an actor and no logic: whoever needs a neighbour finds it here, so that actors can be restarted one by one.
+
+use crate::actors::door::Door;
+use crate::actors::{api, devices, gossip, leases, meter, raft, reconciler, renewer, scheduler};
+use crate::config::AgentConfig;
+use crate::io::clock;
+use crate::logic::lease::LeaseBook;
+use crate::net::{Identity, Net};
+use crate::shim::ShimHost;
+use rota_consensus::Consensus;
+use rota_core::state::host::HostLife;
+use rota_protocol::device::{DeviceReading, HostFacts};
+use rota_protocol::gossip::StatusDigest;
+use rota_protocol::ids::{BootId, ClusterId, DeviceUuid, HostId, LeaseEpoch};
+use rota_protocol::view::DoctorRow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use tokio::sync::oneshot;
+
+/// One way in for each actor.
+#[derive(Default)]
+pub struct Doors {
+    /// Membership and address book.
+    pub raft: Door<raft::Msg>,
+    /// Plans.
+    pub scheduler: Door<scheduler::Msg>,
+    /// Expiry.
+    pub leases: Door<leases::Msg>,
+    /// This host's own lease.
+    pub renewer: Door<renewer::Msg>,
+    /// Desired against running.
+    pub reconciler: Door<reconciler::Msg>,
+    /// Devices.
+    pub devices: Door<devices::Msg>,
+    /// Gossip.
+    pub gossip: Door<gossip::Msg>,
+    /// Gauges.
+    pub meter: Door<meter::Msg>,
+    /// The unix socket.
+    pub api: Door<api::Msg>,
+}
+
+/// What gossip last said of the other hosts.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Newest status of each host.
+    pub status: BTreeMap<HostId, StatusDigest>,
+    /// `alive`, `suspect` or `down`.
+    pub states: BTreeMap<HostId, &'static str>,
+}
+
+/// Renewals that wait for a quorum confirmation, by ticket.
+#[derive(Debug, Default)]
+pub struct Renewals {
+    next: AtomicU64,
+    waiting: Mutex<BTreeMap<u64, oneshot::Sender<bool>>>,
+}
+
+impl Renewals {
+    /// A ticket, and where its answer comes.
+    pub fn open(&self) -> (u64, oneshot::Receiver<bool>) {
+        let (sender, receiver) = oneshot::channel();
+        let ticket = self.next.fetch_add(1, Ordering::Relaxed);
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(ticket, sender);
+        (ticket, receiver)
+    }
+
+    /// Answers tickets.
+    pub fn answer(&self, tickets: &[u64], renewed: bool) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        for ticket in tickets {
+            if let Some(sender) = waiting.remove(ticket) {
+                // The caller may have given up; its renewal then counts for nothing, which is safe.
+                let _ = sender.send(renewed);
+            }
+        }
+    }
+}
+
+/// The agent.
+pub struct Node {
+    /// Its settings.
+    pub config: AgentConfig,
+    /// Who it is.
+    pub identity: Arc<Identity>,
+    /// This host.
+    pub host: HostId,
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// This boot of the machine.
+    pub boot: BootId,
+    /// Grows with each start of the agent.
+    pub incarnation: u64,
+    /// Agreement.
+    pub consensus: Consensus,
+    /// Links to the other hosts.
+    pub net: Arc<Net>,
+    /// Running attempts.
+    pub shims: ShimHost,
+    /// Ways to the actors.
+    pub doors: Doors,
+    /// This host's hardware, once it was looked at.
+    pub facts: Mutex<Option<HostFacts>>,
+    /// This host's own lease, once it is registered.
+    pub lease: Mutex<Option<renewer::OwnLease>>,
+    leases: Mutex<LeaseBook>,
+    /// Renewals under way, when this peer leads.
+    pub renewals: Renewals,
+    /// What gossip said.
+    pub seen: RwLock<Seen>,
+    /// This host's own newest readings.
+    pub own_readings: RwLock<Vec<DeviceReading>>,
+    closing: AtomicBool,
+}
+
+/// What [`Node::new`] is made of.
+pub struct Parts {
+    /// Its settings.
+    pub config: AgentConfig,
+    /// Who it is.
+    pub identity: Arc<Identity>,
+    /// This boot of the machine.
+    pub boot: BootId,
+    /// Agreement.
+    pub consensus: Consensus,
+    /// Links to the other hosts.
+    pub net: Arc<Net>,
+    /// Running attempts.
+    pub shims: ShimHost,
+}
+
+impl Node {
+    /// Puts the parts together; nothing runs yet.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            host: parts.identity.host,
+            cluster: parts.identity.cluster,
+            boot: parts.boot,
+            incarnation: clock::wall_ms(),
+            leases: Mutex::new(LeaseBook::new(parts.config.profile.lease())),
+            config: parts.config,
+            identity: parts.identity,
+            consensus: parts.consensus,
+            net: parts.net,
+            shims: parts.shims,
+            doors: Doors::default(),
+            renewals: Renewals::default(),
+            facts: Mutex::new(None),
+            lease: Mutex::new(None),
+            seen: RwLock::default(),
+            own_readings: RwLock::default(),
+            closing: AtomicBool::new(false),
+        }
+    }
+
+    /// The leader's book of leases.
+    pub fn lease_book(&self) -> MutexGuard<'_, LeaseBook> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The hosts that hold leases by the state, and their epochs.
+    #[must_use]
+    pub fn lease_holders(&self) -> Vec<(HostId, LeaseEpoch)> {
+        self.consensus.read(|state| {
+            state.hosts().filter(|host| host.life == HostLife::Up).map(|host| (host.id, host.epoch)).collect()
+        })
+    }
+
+    /// Hosts that were silent too long to be given new work, as far as the leader knows.
+    #[must_use]
+    pub fn suspected(&self) -> BTreeSet<HostId> {
+        self.lease_book().suspected(clock::boottime_ms()).into_iter().collect()
+    }
+
+    /// The newest readings of all devices in the cluster, own and gossiped.
+    #[must_use]
+    pub fn readings(&self) -> BTreeMap<DeviceUuid, DeviceReading> {
+        let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
+        let own = self.own_readings.read().unwrap_or_else(PoisonError::into_inner);
+        seen.status
+            .values()
+            .flat_map(|status| &status.devices)
+            .chain(own.iter())
+            .map(|reading| (reading.uuid.clone(), reading.clone()))
+            .collect()
+    }
+
+    /// What gossip thinks of each host.
+    #[must_use]
+    pub fn gossip_states(&self) -> BTreeMap<HostId, &'static str> {
+        self.seen.read().unwrap_or_else(PoisonError::into_inner).states.clone()
+    }
+
+    /// The agent's own checks.
+    pub async fn doctor(&self) -> Vec<DoctorRow> {
+        crate::ops::doctor_rows(&self.config).await
+    }
+
+    /// The process is going down on purpose: deaths of actors are no longer answered.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether [`Node::close`] was called.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
+    }
+}

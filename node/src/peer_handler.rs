@@ -1,0 +1,192 @@
+//! What this host does when a peer, a joining host or a remote client speaks to it over QUIC.
+//!
+//! The caller's identity was checked in the handshake and its rights in `net::authorize`; here the request is handed
+//! to whoever can answer it.
+
+use crate::api::session;
+use crate::io::clock;
+use crate::logic::lease_book::{Receipt, RoundEnd};
+use crate::net::{ApiStream, PeerHandler, PeerLink, hash_secret, issue, join_request_id};
+use crate::node::Node;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use rota_protocol::command::{Command, Outcome, Proposal};
+use rota_protocol::error::{ErrorCode, PublicError};
+use rota_protocol::ids::{HostId, LeaseEpoch};
+use rota_protocol::job::Actor;
+use rota_protocol::peer::{JoinReply, JoinRequest, PeerReply, PeerRequest};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How long a relayed renewal may take at the leader.
+const RELAY_DEADLINE: Duration = Duration::from_millis(1_000);
+/// How long an admission may take to commit.
+const ADMIT_DEADLINE: Duration = Duration::from_millis(5_000);
+
+/// Answers for a node that is still being put together: the network starts before agreement, which needs it.
+#[derive(Default)]
+pub struct Handler {
+    node: OnceLock<Arc<Node>>,
+    consensus: OnceLock<rota_consensus::Consensus>,
+}
+
+impl Handler {
+    /// Agreement is up: raft messages can be answered.
+    pub fn set_consensus(&self, consensus: rota_consensus::Consensus) {
+        // Set once by boot; a second call would be a defect and changes nothing.
+        let _ = self.consensus.set(consensus);
+    }
+
+    /// The node is complete.
+    pub fn set_node(&self, node: Arc<Node>) {
+        let _ = self.node.set(node);
+    }
+
+    fn starting() -> PublicError {
+        PublicError::new(ErrorCode::Busy, "this host is still starting").retry_after(100)
+    }
+}
+
+impl PeerHandler for Handler {
+    fn peer(&self, from: HostId, request: PeerRequest) -> BoxFuture<'static, PeerReply> {
+        let (consensus, node) = (self.consensus.get().cloned(), self.node.get().cloned());
+        async move {
+            match request {
+                PeerRequest::Raft { .. } | PeerRequest::Propose { .. } | PeerRequest::ReadIndex => match consensus {
+                    Some(consensus) => consensus.handle(from, request).await,
+                    None => PeerReply::Refused(Self::starting()),
+                },
+                other => match node {
+                    Some(node) => answer(&node, other).await,
+                    None => PeerReply::Refused(Self::starting()),
+                },
+            }
+        }
+        .boxed()
+    }
+
+    fn join(&self, request: JoinRequest) -> BoxFuture<'static, JoinReply> {
+        let node = self.node.get().cloned();
+        async move {
+            match node {
+                Some(node) => admit(&node, request).await.unwrap_or_else(JoinReply::Refused),
+                None => JoinReply::Refused(Self::starting()),
+            }
+        }
+        .boxed()
+    }
+
+    fn gossip(&self, from: HostId, bytes: Vec<u8>) {
+        if let Some(node) = self.node.get() {
+            node.doors.gossip.send(crate::actors::gossip::Msg::Datagram { from, bytes });
+        }
+    }
+
+    fn api(&self, stream: ApiStream) {
+        if let Some(node) = self.node.get().cloned() {
+            tokio::spawn(async move {
+                if let Err(error) = session::serve(node, stream, None).await {
+                    tracing::debug!(%error, "a remote client's connection ended");
+                }
+            });
+        }
+    }
+}
+
+async fn answer(node: &Arc<Node>, request: PeerRequest) -> PeerReply {
+    match request {
+        PeerRequest::Renew { host, epoch, relayed } => renew(node, host, epoch, relayed).await,
+        PeerRequest::ReadLog { attempt, stream, offset, wait_ms } => {
+            let wait = Duration::from_millis(u64::from(wait_ms));
+            match node.shims.read_log(attempt, stream, offset, wait).await {
+                Ok(chunk) => PeerReply::Log(chunk),
+                Err(error) => PeerReply::Refused(error),
+            }
+        }
+        PeerRequest::Signal { attempt, signal } => {
+            node.shims.signal(attempt, signal).await;
+            PeerReply::Done
+        }
+        PeerRequest::Raft { .. } | PeerRequest::Propose { .. } | PeerRequest::ReadIndex => {
+            PeerReply::Refused(PublicError::new(ErrorCode::Internal, "taken by agreement"))
+        }
+    }
+}
+
+/// Takes a renewal as the leader, or relays it there once.
+///
+/// It is acknowledged only after a quorum confirmation that began after it was received: a leader that was cut off
+/// must not extend a lease that its successor lets expire.
+pub async fn renew(node: &Arc<Node>, host: HostId, epoch: LeaseEpoch, relayed: bool) -> PeerReply {
+    let leadership = node.consensus.leadership().borrow().clone();
+    if leadership.leading {
+        return renew_here(node, host, epoch).await;
+    }
+    match leadership.leader {
+        Some(leader) if !relayed && leader != node.host => {
+            let request = PeerRequest::Renew { host, epoch, relayed: true };
+            match node.net.call(leader, request, RELAY_DEADLINE).await {
+                Ok(reply) => reply,
+                Err(error) => PeerReply::Refused(PublicError::new(ErrorCode::NoLeader, error.to_string())),
+            }
+        }
+        leader => PeerReply::NotLeader { leader },
+    }
+}
+
+async fn renew_here(node: &Node, host: HostId, epoch: LeaseEpoch) -> PeerReply {
+    let (ticket, answered) = node.renewals.open();
+    let mut receipt = node.lease_book().on_receipt(host, epoch, ticket, clock::boottime_ms());
+    if !matches!(receipt, Receipt::Waits | Receipt::Acknowledge) {
+        // The host may have registered since the book last looked.
+        let held = node.lease_holders();
+        let mut book = node.lease_book();
+        book.set_hosts(held, clock::boottime_ms());
+        receipt = book.on_receipt(host, epoch, ticket, clock::boottime_ms());
+    }
+    match receipt {
+        Receipt::Acknowledge => return PeerReply::Renewed,
+        Receipt::Waits => {}
+        Receipt::NotHere | Receipt::WrongEpoch { .. } => {
+            node.renewals.answer(&[ticket], false);
+            let message = format!("lease epoch {epoch} of host {host} is not in force: register again");
+            return PeerReply::Refused(PublicError::new(ErrorCode::Conflict, message));
+        }
+    }
+    let round = node.lease_book().round_begin();
+    if let Some(round) = round {
+        let confirmed = node.consensus.confirm_quorum().await.is_ok();
+        match node.lease_book().round_end(round, confirmed) {
+            RoundEnd::Acknowledge(tickets) => node.renewals.answer(&tickets, true),
+            RoundEnd::Refuse(tickets) => node.renewals.answer(&tickets, false),
+        }
+    }
+    match answered.await {
+        Ok(true) => PeerReply::Renewed,
+        _ => PeerReply::Refused(PublicError::new(ErrorCode::NoLeader, "no quorum confirmed this leader")),
+    }
+}
+
+/// Admits a host that knows a join token: the log uses the token up and hands out the id, then the certificate is
+/// made here.
+async fn admit(node: &Node, request: JoinRequest) -> Result<JoinReply, PublicError> {
+    let command = Command::AdmitHost {
+        token: hash_secret(&request.token),
+        host_name: request.host_name.clone(),
+        addr: request.addr.clone(),
+    };
+    let proposal = Proposal { request: join_request_id(&request), actor: Actor::system(), command };
+    let outcome = node.consensus.propose(vec![proposal], ADMIT_DEADLINE).await?.pop();
+    let host = match outcome {
+        Some(Outcome::HostAdmitted { host }) => host,
+        Some(Outcome::Refused(error)) => return Err(error),
+        other => return Err(PublicError::new(ErrorCode::Internal, format!("an unexpected outcome: {other:?}"))),
+    };
+    let peers = node.consensus.read(|state| {
+        state.hosts().filter(|peer| peer.id != host).map(|peer| (peer.id, peer.addr.clone())).collect()
+    });
+    let grant = issue(&node.identity, &request, host, peers)
+        .map_err(|error| PublicError::new(ErrorCode::Invalid, format!("the certificate could not be made: {error}")))?;
+    tracing::info!(%host, name = request.host_name, "admitted a host");
+    Ok(JoinReply::Granted(Box::new(grant)))
+}
