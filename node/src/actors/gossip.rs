@@ -1,19 +1,16 @@
-//! Role: drives gossip: datagrams and timers in, datagrams and news out. Supervisor: root, which restarts it; members
-//! are then announced again.
+//! Role: tells this host's news and keeps what the others said where everybody can look it up. Supervisor: root,
+//! which restarts it; members are then announced again under a new incarnation.
 //!
 //! Gossip informs (status pages, addresses, readings). It never decides an allocation and never fences a task.
 
 use crate::io::clock;
-use crate::net::gossip::{Action, Gossip, GossipConfig, Timer};
+use crate::net::gossip::{Change, Gossip, GossipHandle, driver};
 use crate::node::{Node, Seen};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use rota_protocol::gossip::{GossipMember, StatusDigest};
 use rota_protocol::ids::HostId;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
-
-/// How often this host tells its news.
-const STATUS_EVERY: Duration = Duration::from_millis(1_000);
+use tokio::task::JoinHandle;
 
 /// What it is told.
 pub enum Msg {
@@ -24,20 +21,21 @@ pub enum Msg {
         /// The membership protocol's bytes.
         bytes: Vec<u8>,
     },
-    /// A timer is due.
-    Timer(Timer),
-    /// Time to tell this host's news.
+    /// Time to tell this host's news, and to look at the others'.
     Status,
+    /// A host appeared or went.
+    Changed(Change),
 }
 
 /// The gossip actor.
 pub struct GossipActor;
 
-/// The decider and what it needs.
+/// The protocol's handle, and the tasks that drive it.
 pub struct State {
     node: Arc<Node>,
-    gossip: Gossip,
-    version: u64,
+    gossip: GossipHandle,
+    incarnation: u64,
+    tasks: Vec<JoinHandle<()>>,
 }
 
 impl Actor for GossipActor {
@@ -46,52 +44,52 @@ impl Actor for GossipActor {
     type Arguments = Arc<Node>;
 
     async fn pre_start(&self, myself: ActorRef<Msg>, node: Arc<Node>) -> Result<State, ActorProcessingErr> {
-        let own = GossipMember {
-            host: node.host,
-            incarnation: clock::wall_ms(),
-            addr: node.config.advertised(),
-        };
-        let gossip = Gossip::new(own, GossipConfig::default(), rand::random());
-        myself.send_interval(STATUS_EVERY, || Msg::Status);
+        let incarnation = clock::wall_ms();
+        let own = GossipMember { host: node.host, incarnation, addr: node.config.advertised() };
+        let (gossip, task) = driver(Gossip::new(own, rand::random()));
+        let mut tasks = vec![tokio::spawn(task.run(Arc::clone(&node.net)))];
+        let mut changes = gossip.changes();
+        let listener = myself.clone();
+        tasks.push(tokio::spawn(async move {
+            // A listener that lagged looks at the list with the next status anyway.
+            while let Ok(change) = changes.recv().await {
+                if listener.cast(Msg::Changed(change)).is_err() {
+                    return;
+                }
+            }
+        }));
+        myself.send_interval(gossip.status_period(), || Msg::Status);
         myself.cast(Msg::Status)?;
-        Ok(State { node, gossip, version: 0 })
+        Ok(State { node, gossip, incarnation, tasks })
     }
 
-    async fn handle(&self, myself: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
-        let now_ms = clock::boottime_ms();
-        let mut actions = Vec::new();
+    async fn handle(&self, _: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
         match message {
-            Msg::Datagram { from, bytes } => actions = state.gossip.handle_datagram(now_ms, from, &bytes),
-            Msg::Timer(timer) => actions = state.gossip.handle_timer(now_ms, timer),
+            Msg::Datagram { from, bytes } => state.gossip.datagram(from, bytes),
             Msg::Status => {
-                state.version += 1;
-                let digest = own_status(&state.node, &state.gossip, state.version);
-                actions.extend(state.gossip.set_status(now_ms, digest));
-                for (host, addr) in addresses(&state.node) {
-                    actions.extend(state.gossip.know(now_ms, host, addr));
-                }
-                publish(&state.node, &state.gossip, now_ms);
+                state.gossip.set_seeds(addresses(&state.node));
+                state.gossip.set_status(own_status(&state.node, state.incarnation));
+                publish(&state.node, &state.gossip);
             }
-        }
-        for action in actions {
-            carry_out(&myself, &state.node, action);
+            Msg::Changed(Change::Up(member)) => {
+                tracing::debug!(host = %member.host, "gossip sees a host");
+                // A newer address than the log's is only a hint: the certificate decides who answers there.
+                state.node.net.hint_peer(member.host, member.addr);
+                publish(&state.node, &state.gossip);
+            }
+            Msg::Changed(Change::Down(member)) => {
+                tracing::info!(host = %member.host, "gossip lost a host");
+                publish(&state.node, &state.gossip);
+            }
         }
         Ok(())
     }
-}
 
-fn carry_out(myself: &ActorRef<Msg>, node: &Node, action: Action) {
-    match action {
-        Action::Send { to, bytes } => node.net.gossip_send(to, bytes),
-        Action::Schedule { after_ms, timer } => {
-            myself.send_after(Duration::from_millis(after_ms), move || Msg::Timer(timer));
+    async fn post_stop(&self, _: ActorRef<Msg>, state: &mut State) -> Result<(), ActorProcessingErr> {
+        for task in &state.tasks {
+            task.abort();
         }
-        Action::MemberUp(member) => {
-            tracing::debug!(host = %member.host, "gossip sees a member");
-            // A newer address than the log's is only a hint: the certificate decides who answers there.
-            node.net.set_peer(member.host, member.addr);
-        }
-        Action::MemberDown(member) => tracing::info!(host = %member.host, "gossip lost a member"),
+        Ok(())
     }
 }
 
@@ -101,30 +99,31 @@ fn addresses(node: &Node) -> Vec<(HostId, String)> {
     })
 }
 
-fn own_status(node: &Node, gossip: &Gossip, version: u64) -> StatusDigest {
+fn own_status(node: &Node, incarnation: u64) -> StatusDigest {
     let (applied, attempts) =
         node.consensus.read(|state| (state.applied_index(), state.attempts_on(node.host).count()));
-    let devices = node.own_readings.read().unwrap_or_else(PoisonError::into_inner).clone();
     StatusDigest {
         host: node.host,
-        incarnation: gossip.own().incarnation,
-        version,
+        incarnation,
+        // The protocol counts versions itself.
+        version: 0,
         boot: node.boot,
         at_ms: clock::wall_ms(),
         addr: node.config.advertised(),
         applied,
         attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
-        load_milli: crate::io::proc::load_milli().unwrap_or(0),
-        devices,
+        load_milli: crate::devices::host::load_milli(),
+        devices: node.own_readings.read().unwrap_or_else(PoisonError::into_inner).clone(),
     }
 }
 
-fn publish(node: &Node, gossip: &Gossip, now_ms: u64) {
+fn publish(node: &Node, gossip: &GossipHandle) {
+    let hosts: Vec<HostId> = node.consensus.read(|state| state.hosts().map(|host| host.id).collect());
     let mut seen = Seen::default();
-    for (member, state) in gossip.members() {
-        seen.states.insert(member.host, state);
-        if let Some(status) = gossip.status(member.host, now_ms) {
-            seen.status.insert(member.host, status.clone());
+    for host in hosts.into_iter().filter(|host| *host != node.host) {
+        seen.states.insert(host, gossip.seen(host).word());
+        if let Some(status) = gossip.status(host) {
+            seen.status.insert(host, status.digest);
         }
     }
     *node.seen.write().unwrap_or_else(PoisonError::into_inner) = seen;
