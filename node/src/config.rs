@@ -41,17 +41,8 @@ impl Profile {
     #[must_use]
     pub fn lease(self) -> LeaseParams {
         match self {
-            Self::Production => LeaseParams::production(),
-            Self::Chaos => LeaseParams::chaos(),
-        }
-    }
-
-    /// The longest write gap that a failover may cause, in ms: the lease must outlive it.
-    #[must_use]
-    pub fn leader_gap_ms_max(self) -> u64 {
-        match self {
-            Self::Production => 1_500,
-            Self::Chaos => 2_500,
+            Self::Production => LeaseParams::PRODUCTION,
+            Self::Chaos => LeaseParams::CHAOS,
         }
     }
 
@@ -163,7 +154,7 @@ impl AgentConfig {
                 timings.election_min_ms, timings.heartbeat_ms
             )));
         }
-        self.profile.lease().check(self.profile.leader_gap_ms_max()).map_err(|e| ConfigError::Rule(e.to_string()))?;
+        self.profile.lease().check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         if self.listen.port() == 0 {
             return Err(ConfigError::Rule("listen: port 0 would change at each start; give one, such as 7420".into()));
         }

@@ -4,10 +4,10 @@
 //! Not a simulation: identities, QUIC, log files, shims and tasks are what a real host has.
 
 use crate::client::Client;
-use crate::io::clock;
+use crate::io::{clock, proc};
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
 use rota_protocol::error::{ErrorCode, PublicError};
-use rota_protocol::ids::{HostId, RequestId};
+use rota_protocol::ids::{ClusterId, HostId, RequestId};
 use rota_protocol::view::{ClusterView, HostRow, HostState};
 use rustix::process::{Pid, Signal};
 use std::net::UdpSocket;
@@ -127,6 +127,7 @@ pub struct Lab {
     /// Its hosts, in the order of their numbers.
     pub peers: Vec<Peer>,
     options: LabOptions,
+    cluster: Option<ClusterId>,
 }
 
 impl Lab {
@@ -135,7 +136,7 @@ impl Lab {
     /// # Errors
     /// A command fails, or the hosts are not up in time.
     pub async fn start(options: LabOptions) -> Result<Self, LabError> {
-        let mut lab = Self { peers: Vec::new(), options };
+        let mut lab = Self { peers: Vec::new(), options, cluster: None };
         for number in 1..=lab.options.peers {
             let name = format!("n{number}");
             let dir = lab.options.dir.join(&name);
@@ -150,6 +151,7 @@ impl Lab {
             lab.join(number).await?;
         }
         lab.until_up(lab.peers.len()).await?;
+        lab.cluster = Some(lab.cluster().await?.cluster);
         Ok(lab)
     }
 
@@ -271,7 +273,7 @@ impl Lab {
         let request = || ApiRequest::Cluster { freshness: Freshness::Linearizable };
         let peer = &self.peers[number];
         wait_for(&format!("an answer of {}", peer.name), Duration::from_secs(20), async || {
-            let Ok(mut client) = peer.client().await else { return None };
+            let Ok(client) = peer.client().await else { return None };
             match client.call(request()).await {
                 Ok(ApiReply::Cluster(view)) if view.linearizable => Some(()),
                 _ => None,
@@ -330,7 +332,7 @@ impl Lab {
         let mut error = PublicError::new(ErrorCode::NoLeader, "no agent runs");
         for peer in self.peers.iter().filter(|peer| peer.child.is_some()) {
             match peer.client().await {
-                Ok(mut client) => match client.call(request.clone()).await {
+                Ok(client) => match client.call(request.clone()).await {
                     Ok(reply) => return Ok(reply),
                     Err(refused) => error = refused,
                 },
@@ -364,7 +366,7 @@ impl Lab {
             let applied = self.cluster().await.ok()?.applied;
             let mut digests = Vec::new();
             for peer in self.peers.iter().filter(|peer| peer.child.is_some()) {
-                let mut client = peer.client().await.ok()?;
+                let client = peer.client().await.ok()?;
                 match client.call(ApiRequest::Digest { at_least: applied }).await {
                     Ok(ApiReply::Digest { index, rolling, full, host }) => digests.push((host, index, rolling, full)),
                     _ => return None,
@@ -377,6 +379,20 @@ impl Lab {
     }
 }
 
+impl Lab {
+    /// Tasks outlive their agents; those of a lab that is over are ended by the mark in their environment, and their
+    /// shims go with them.
+    fn end_tasks(&self) {
+        let Some(cluster) = self.cluster else { return };
+        let mark = format!("ROTA_CLUSTER={cluster}").into_bytes();
+        for pid in proc::marked(&[mark]).unwrap_or_default() {
+            if let Some(pid) = Pid::from_raw(pid) {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
 impl Drop for Lab {
     fn drop(&mut self) {
         for peer in &mut self.peers {
@@ -384,8 +400,8 @@ impl Drop for Lab {
                 let _ = child.kill();
                 let _ = child.wait();
             }
-            crate::shim::end_all_under(&peer.dir);
         }
+        self.end_tasks();
     }
 }
 

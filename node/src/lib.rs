@@ -32,11 +32,13 @@ pub mod table;
 use cli::ops::Handlers;
 use std::process::ExitCode;
 
-/// The program. The fork server comes first: it must stay small, with one thread and no runtime.
+/// The program. The fork server comes before anything else: it copies itself, which only a process with one thread
+/// and no runtime may do.
 #[must_use]
 pub fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|arg| arg == shim::SERVER_ARG) {
-        return shim::server_main();
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|first| first == shim::SERVER_ARG) {
+        std::process::exit(shim::server_main(args));
     }
     let handlers = Handlers {
         init: ops::init,
@@ -45,7 +47,6 @@ pub fn main() -> ExitCode {
         dev: ops::dev,
         demo: ops::demo,
         bench: ops::bench,
-        doctor: ops::doctor,
     };
     cli::main(std::env::args_os(), &handlers)
 }

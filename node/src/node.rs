@@ -6,7 +6,7 @@ use crate::actors::door::Door;
 use crate::actors::{api, devices, gossip, leases, meter, raft, reconciler, renewer, scheduler};
 use crate::config::AgentConfig;
 use crate::io::clock;
-use crate::logic::lease::LeaseBook;
+use crate::logic::lease_book::LeaseBook;
 use crate::net::{Identity, Net};
 use crate::shim::ShimHost;
 use rota_consensus::Consensus;

@@ -1,5 +1,4 @@
-//! What the commands that run or build a cluster do: `init`, `join`, `agent`, `dev`, `demo`, `bench`, and this host's
-//! side of `doctor`. Arguments are `cli::ops`; here they become settings, and a runtime is started where one is needed.
+//! What the commands that run or build a cluster do: `init`, `join`, `agent`, `dev`, `demo`, `bench`. Arguments are `cli::ops`; here they become settings, and a runtime is started where one is needed.
 
 use crate::cli::Failure;
 use crate::cli::ops::{AgentArgs, BenchArgs, DemoArgs, DevArgs, InitArgs, JoinArgs, Outcome};
@@ -152,13 +151,6 @@ pub fn bench(args: BenchArgs) -> Outcome {
     Ok(0)
 }
 
-/// This host's side of `rota doctor`: what can be seen without an agent.
-#[must_use]
-pub fn doctor() -> Vec<DoctorRow> {
-    let config = settings(AgentArgs::default()).unwrap_or_default();
-    runtime(1).map(|runtime| runtime.block_on(doctor_rows(&config))).unwrap_or_default()
-}
-
 /// The checks of a host with these settings.
 pub async fn doctor_rows(config: &AgentConfig) -> Vec<DoctorRow> {
     let mut input = DoctorInput::new(&config.data_dir);
@@ -230,7 +222,7 @@ fn addresses_file(data: &Path) -> PathBuf {
 
 fn remember(data: &Path, listen: SocketAddr, advertise: Option<String>) -> Result<(), Failure> {
     let text = format!("{listen}\n{}\n", advertise.unwrap_or_default());
-    crate::io::durable::write_atomic(&addresses_file(data), text.as_bytes()).map_err(Failure::other)
+    crate::io::durable::write_atomic(&addresses_file(data), text.as_bytes(), 0o644).map_err(Failure::other)
 }
 
 fn recall(data: &Path) -> Option<(SocketAddr, Option<String>)> {

@@ -5,7 +5,7 @@ use super::Bench;
 use super::beats::Beats;
 use super::freeze::{position, running_on};
 use super::report::Report;
-use rota_node::io::proc::parent;
+use rota_node::io::proc;
 use rota_node::lab::{LabError, wait_for};
 use rota_node::lab_work::{Stubborn, shell_job};
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness, OutputStream};
@@ -109,7 +109,8 @@ pub(super) async fn not_restarted(bench: &Bench) -> Result<Report, LabError> {
             violations.push(format!("round {round}: no live process"));
             continue;
         };
-        let shim = parent(pid).and_then(|shim| i32::try_from(shim).ok()).and_then(Pid::from_raw);
+        let stat = i32::try_from(pid).ok().and_then(|pid| proc::stat(pid).ok());
+        let shim = stat.and_then(|stat| Pid::from_raw(stat.ppid));
         let Some(shim) = shim else {
             violations.push(format!("round {round}: process {pid} has no parent"));
             continue;

@@ -71,6 +71,7 @@ async fn follow_commits(node: Arc<Node>) {
     loop {
         let (mut plan, mut own, mut members) = (false, false, false);
         match notes.recv().await {
+            Ok(note) if note.resync => (plan, own, members) = (true, true, true),
             Ok(note) => {
                 for event in &note.events {
                     match event {

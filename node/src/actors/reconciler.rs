@@ -123,7 +123,8 @@ fn took_note(state: &mut State, note: ShimNote) {
         ShimNote::LaunchFailed { token, reason } => {
             metrics::counter!(crate::meters::LAUNCHES_FAILED).increment(1);
             let end = AttemptEnd::LaunchFailed { reason };
-            ended(state, ExitRecord { token, end, ran_ms: 0, dropped_bytes: 0 });
+            let (ran_ms, dropped_bytes, stdout_bytes, stderr_bytes) = (0, 0, 0, 0);
+            ended(state, ExitRecord { token, end, ran_ms, dropped_bytes, stdout_bytes, stderr_bytes });
         }
         ShimNote::Stuck { token, left } => {
             tracing::error!(%token, left, "processes are left although they were killed; their devices stay held");

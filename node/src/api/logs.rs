@@ -4,6 +4,7 @@
 //! next attempt's output follows from its own byte 0, marked by its token.
 
 use super::caller::Caller;
+use super::read::touches;
 use super::{READ_DEADLINE, not_found};
 use super::session::Answers;
 use crate::node::Node;
@@ -79,7 +80,7 @@ pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers
             Place::NotYet if wanted.follow => loop {
                 tokio::select! {
                     note = notes.recv() => match note {
-                        Ok(note) if note.touches_job(wanted.job) => break,
+                        Ok(note) if touches(&note, wanted.job) => break,
                         Ok(_) => {}
                         Err(RecvError::Lagged(_)) => break,
                         Err(RecvError::Closed) => return,

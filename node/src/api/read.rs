@@ -4,7 +4,8 @@ use super::caller::Caller;
 use super::session::Answers;
 use super::{READ_DEADLINE, not_found};
 use crate::node::Node;
-use rota_core::{explain, view};
+use rota_consensus::AppliedNote;
+use rota_core::{Event, explain, view};
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::JobId;
@@ -153,7 +154,7 @@ pub(super) async fn watch(node: &Node, caller: &Caller, job: JobId, answers: Ans
     loop {
         tokio::select! {
             note = notes.recv() => match note {
-                Ok(note) if note.touches_job(job) => {}
+                Ok(note) if touches(&note, job) => {}
                 Ok(_) => continue,
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
@@ -174,6 +175,15 @@ pub(super) async fn watch(node: &Node, caller: &Caller, job: JobId, answers: Ans
             }
         }
     }
+}
+
+/// Whether a note may have changed a job's row.
+pub(super) fn touches(note: &AppliedNote, job: JobId) -> bool {
+    note.resync
+        || note.events.iter().any(|event| match event {
+            Event::JobChanged(changed) | Event::AttemptEnded { job: changed, .. } => *changed == job,
+            _ => false,
+        })
 }
 
 /// True when more will follow.

@@ -3,7 +3,7 @@
 use super::BenchLab;
 use super::figures::Figures;
 use crate::cli::ops::BenchBurstArgs;
-use crate::io::proc::cpu_ms;
+use crate::io::usage::cpu_ms;
 use crate::lab::LabError;
 use crate::lab_work::{Stubborn, as_array, true_job};
 use rota_protocol::api::{ApiReply, ApiRequest};

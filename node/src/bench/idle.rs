@@ -3,7 +3,7 @@
 use super::BenchLab;
 use super::figures::Figures;
 use crate::cli::ops::BenchIdleArgs;
-use crate::io::proc::{cpu_ms, rss_kib};
+use crate::io::usage::{cpu_ms, rss_kib};
 use crate::lab::LabError;
 use std::time::Duration;
 

@@ -13,7 +13,6 @@ pub mod submit;
 
 use crate::cli::ops::{BenchArgs, BenchKind};
 use crate::lab::{Lab, LabError, LabOptions};
-use figures::Figures;
 use std::path::PathBuf;
 
 /// Runs one bench and prints what it found.

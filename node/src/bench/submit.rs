@@ -8,7 +8,7 @@ use crate::cli::ops::BenchSubmitArgs;
 use crate::client::Client;
 use crate::lab::{LabError, new_request};
 use crate::lab_work::true_job;
-use crate::io::proc::cpu_ms;
+use crate::io::usage::cpu_ms;
 use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::error::{ErrorCode, PublicError};
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ pub async fn run(args: &BenchSubmitArgs) -> Result<Figures, LabError> {
         let socket = sockets[number % sockets.len()].clone();
         let batch = args.batch;
         workers.spawn(async move {
-            let mut client = Client::connect_socket(&socket).await?;
+            let client = Client::connect_socket(&socket).await?;
             let mut times = Vec::new();
             while Instant::now() < deadline {
                 let jobs = (0..batch).map(|_| (new_request(), queued_job())).collect();

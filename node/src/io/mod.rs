@@ -4,3 +4,4 @@ pub mod clock;
 pub mod durable;
 pub mod ffi;
 pub mod proc;
+pub mod usage;

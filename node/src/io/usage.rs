@@ -1,0 +1,39 @@
+//! What a process has used so far, read from `/proc`: for benches and status pages, never for decisions.
+
+use std::fs;
+
+/// Clock ticks per second in `/proc`: fixed at 100 by the kernel's interface on every architecture that we build for.
+const TICKS_PER_S: u64 = 100;
+
+/// CPU time that a process itself used, all threads, in ms.
+#[must_use]
+pub fn cpu_ms(pid: u32) -> Option<u64> {
+    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The program's name may hold anything: fields are counted after the last bracket.
+    let after = text.iter().rposition(|byte| *byte == b')')? + 1;
+    let rest = std::str::from_utf8(text.get(after..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some((user + system) * 1_000 / TICKS_PER_S)
+}
+
+/// Resident memory of a process, in KiB.
+#[must_use]
+pub fn rss_kib(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_uses_memory_and_a_missing_one_nothing() {
+        assert!(rss_kib(std::process::id()).is_some_and(|kib| kib > 100));
+        assert!(cpu_ms(std::process::id()).is_some());
+        assert_eq!(cpu_ms(u32::MAX), None);
+    }
+}
