@@ -1,7 +1,6 @@
-//! Role: one device's facts and live values, and its series in the metrics. Supervisor: devices, which starts it
-//! again: a reading is worth nothing after a second.
+//! Role: one device: its facts, its last live values, and word of each change of its health. Supervisor: devices,
+//! which starts it again: facts and values are told anew within a second.
 
-use crate::meters;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use rota_protocol::device::{DeviceFacts, DeviceReading};
 
@@ -16,41 +15,32 @@ pub enum Msg {
 /// A device's actor.
 pub struct Device;
 
+/// What is known of it.
+pub struct State {
+    facts: DeviceFacts,
+    reading: Option<DeviceReading>,
+}
+
 impl Actor for Device {
     type Msg = Msg;
-    type State = DeviceFacts;
+    type State = State;
     type Arguments = DeviceFacts;
 
-    async fn pre_start(&self, _: ActorRef<Msg>, facts: DeviceFacts) -> Result<DeviceFacts, ActorProcessingErr> {
-        tell_health(&facts);
-        Ok(facts)
+    async fn pre_start(&self, _: ActorRef<Msg>, facts: DeviceFacts) -> Result<State, ActorProcessingErr> {
+        Ok(State { facts, reading: None })
     }
 
-    async fn handle(&self, _: ActorRef<Msg>, message: Msg, facts: &mut DeviceFacts) -> Result<(), ActorProcessingErr> {
+    async fn handle(&self, _: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Facts(now) => {
-                if now.health != facts.health {
-                    tracing::warn!(device = %now.uuid, from = ?facts.health, to = ?now.health, "a device's health changed");
+                if now.health != state.facts.health {
+                    let (from, to, last) = (&state.facts.health, &now.health, &state.reading);
+                    tracing::warn!(device = %now.uuid, ?from, ?to, ?last, "a device's health changed");
                 }
-                *facts = now;
-                tell_health(facts);
+                state.facts = now;
             }
-            Msg::Reading(reading) => {
-                let uuid = reading.uuid.0.clone();
-                if let Some(permille) = reading.busy_permille {
-                    metrics::gauge!(meters::DEVICE_BUSY, "device" => uuid.clone()).set(f64::from(permille) / 1_000.0);
-                }
-                if let Some(mib) = reading.vram_used_mib {
-                    #[allow(clippy::cast_precision_loss)] // 2^52 MiB of one card are far away.
-                    metrics::gauge!(meters::DEVICE_MEMORY_USED, "device" => uuid).set(mib as f64 * 1_048_576.0);
-                }
-            }
+            Msg::Reading(reading) => state.reading = Some(reading),
         }
         Ok(())
     }
-}
-
-fn tell_health(facts: &DeviceFacts) {
-    let healthy = if facts.health.is_healthy() { 1.0 } else { 0.0 };
-    metrics::gauge!(meters::DEVICE_HEALTHY, "device" => facts.uuid.0.clone()).set(healthy);
 }

@@ -63,6 +63,8 @@ impl Actor for Devices {
                         let _ = actor.cast(device::Msg::Reading(reading.clone()));
                     }
                 }
+                let known = state.facts.as_ref().map_or(&[][..], |facts| &facts.devices);
+                crate::meters::record_devices(known, &readings);
                 *state.node.own_readings.write().unwrap_or_else(PoisonError::into_inner) = readings;
             }
         }
