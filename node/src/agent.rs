@@ -5,6 +5,7 @@
 
 use crate::actors::root::{Root, end_process};
 use crate::actors::{reconciler, root};
+use crate::address_book;
 use crate::config::{AgentConfig, ConfigError};
 use crate::devices::host::boot_id;
 use crate::http::{self, Health, HttpState, MetricsToken};
@@ -16,7 +17,6 @@ use crate::peer_handler::Handler;
 use crate::shim::{ShimError, ShimHost, ShimNote};
 use ractor::Actor;
 use rota_consensus::{Consensus, ConsensusConfig, PeerLink, StartError};
-use rota_protocol::PublicError;
 use rota_protocol::command::{Command, Proposal};
 use rota_protocol::ids::HostId;
 use rota_protocol::ids::RequestId;
@@ -59,9 +59,6 @@ pub enum AgentError {
     /// Attempts cannot be kept.
     #[error(transparent)]
     Shim(#[from] ShimError),
-    /// The cluster refused.
-    #[error(transparent)]
-    Refused(#[from] PublicError),
     /// The actor tree did not come up.
     #[error("the actor tree did not start: {0}")]
     Actors(String),
@@ -107,13 +104,13 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
         dir: config.data_dir.join("raft"),
         timings: config.profile.timings(),
     };
-    for (host, addr) in &identity.seeds {
-        net.set_peer(*host, addr.clone());
+    for (host, addr) in address_book::load(&config.data_dir) {
+        net.set_peer(host, addr);
     }
     let consensus = Consensus::start(consensus_config, Arc::clone(&net) as Arc<dyn PeerLink>).await?;
     handler.set_consensus(consensus.clone());
     if identity.host == HostId(1) {
-        found(&consensus, &identity, &config).await?;
+        tokio::spawn(found(consensus.clone(), Arc::clone(&identity), config.advertised()));
     }
     let (notes, from_shims) = mpsc::channel(SHIM_NOTES_MAX);
     let exe = std::env::current_exe().map_err(io("cannot tell which program this is"))?;
@@ -176,16 +173,22 @@ pub async fn stop(running: Running) {
     tracing::info!("the agent has stopped; attempts go on");
 }
 
-/// The first entry of a cluster; it does nothing when there is one already.
-async fn found(consensus: &Consensus, identity: &Identity, config: &AgentConfig) -> Result<(), AgentError> {
-    let command = Command::CreateCluster {
-        cluster: identity.cluster,
-        name: identity.cluster_name.clone(),
-        host_name: identity.host_name.clone(),
-        addr: config.advertised(),
-    };
-    let create = Proposal { request: RequestId::NONE, actor: Author::system(), command };
-    Ok(consensus.found(create).await?)
+/// The first host commits the first entry of the cluster, once in its life. On later starts the entry is in the log
+/// and there is nothing to do; in between a crash may have come, so it is tried until the cluster is there.
+async fn found(consensus: Consensus, identity: Arc<Identity>, addr: String) {
+    while consensus.read(|state| state.cluster().is_none()) {
+        let command = Command::CreateCluster {
+            cluster: identity.cluster,
+            name: identity.cluster_name.clone(),
+            host_name: identity.host_name.clone(),
+            addr: addr.clone(),
+        };
+        let create = Proposal { request: RequestId::NONE, actor: Author::system(), command };
+        match consensus.found(create).await {
+            Ok(()) => return,
+            Err(error) => tracing::info!(%error, "waiting for the cluster's first entry"),
+        }
+    }
 }
 
 fn http_state(node: &Arc<Node>, meters: Meters) -> Result<HttpState, AgentError> {

@@ -3,6 +3,7 @@
 //! A library, so that the chaos tests can run the very same program; nothing outside this workspace depends on it.
 
 pub mod actors;
+pub mod address_book;
 pub mod agent;
 pub mod api;
 pub mod bench;

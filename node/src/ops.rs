@@ -259,7 +259,7 @@ fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Failure> {
 /// Warnings and the agent's own news, unless `RUST_LOG` says otherwise.
 fn log_to_stderr() {
     let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new("warn,rota_node=info,rota_consensus=info"));
+        .unwrap_or_else(|_| EnvFilter::new("warn,openraft=error,rota_node=info,rota_consensus=info"));
     // Only the first call of a process counts; a second one changes nothing.
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
 }

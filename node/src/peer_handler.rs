@@ -147,6 +147,11 @@ async fn renew_here(node: &Node, host: HostId, epoch: LeaseEpoch) -> PeerReply {
     match receipt {
         Receipt::Acknowledge => return PeerReply::Renewed,
         Receipt::Waits => {}
+        Receipt::NotHere if node.lease_holders().contains(&(host, epoch)) => {
+            // Elected a moment ago: the book is not open yet.
+            node.renewals.answer(&[ticket], false);
+            return PeerReply::NotLeader { leader: None };
+        }
         Receipt::NotHere | Receipt::WrongEpoch { .. } => {
             node.renewals.answer(&[ticket], false);
             let message = format!("lease epoch {epoch} of host {host} is not in force: register again");

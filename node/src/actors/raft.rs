@@ -3,6 +3,7 @@
 
 use super::root::end_process;
 use super::{reconciler, scheduler};
+use crate::address_book;
 use crate::node::Node;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use rota_core::Event;
@@ -28,6 +29,8 @@ pub struct RaftActor;
 /// What it needs.
 pub struct State {
     node: Arc<Node>,
+    /// What was last made known to the network, and kept on disk.
+    book: Vec<(HostId, String)>,
 }
 
 impl Actor for RaftActor {
@@ -41,7 +44,7 @@ impl Actor for RaftActor {
         tokio::spawn(follow_failure(Arc::clone(&node)));
         myself.send_interval(TICK, || Msg::Tick);
         myself.cast(Msg::Members)?;
-        Ok(State { node })
+        Ok(State { node, book: Vec::new() })
     }
 
     async fn handle(&self, _: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
@@ -50,10 +53,14 @@ impl Actor for RaftActor {
             node.doors.raft.answered();
             let book: Vec<(HostId, String)> =
                 node.consensus.read(|replica| replica.hosts().map(|host| (host.id, host.addr.clone())).collect());
-            for (host, addr) in book {
-                if host != node.host {
-                    node.net.set_peer(host, addr);
+            if book != state.book {
+                for (host, addr) in book.iter().filter(|(host, _)| *host != node.host) {
+                    node.net.set_peer(*host, addr.clone());
                 }
+                if let Err(error) = address_book::save(&node.config.data_dir, &book) {
+                    tracing::warn!(%error, "cannot keep the addresses of the other hosts");
+                }
+                state.book = book;
             }
         }
         if node.consensus.leadership().borrow().leading {
