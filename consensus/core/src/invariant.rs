@@ -161,20 +161,12 @@ fn attempts(state: &State, broken: &mut Vec<Violation>) {
         let token = attempt.token;
         if let Some(first) = by_task.insert(attempt.task, token) {
             let job = attempt.task.job;
-            broken.push(Violation::TwoAttempts {
-                job,
-                first,
-                second: token,
-            });
+            broken.push(Violation::TwoAttempts { job, first, second: token });
         }
         for device in &attempt.devices {
             if let Some(first) = by_device.insert(device, token) {
                 let device = device.clone();
-                broken.push(Violation::DeviceTwice {
-                    device,
-                    first,
-                    second: token,
-                });
+                broken.push(Violation::DeviceTwice { device, first, second: token });
             }
         }
         attempt_alone(state, attempt, broken);
@@ -187,11 +179,7 @@ fn attempt_alone(state: &State, attempt: &Attempt, broken: &mut Vec<Violation>) 
         Some(h) if h.life == HostLife::Up && h.epoch == attempt.epoch => {
             for device in attempt.devices.iter().filter(|d| h.device(d).is_none()) {
                 let device = device.clone();
-                broken.push(Violation::UnknownDevice {
-                    token,
-                    device,
-                    host,
-                });
+                broken.push(Violation::UnknownDevice { token, device, host });
             }
         }
         _ => broken.push(Violation::DeadHost { token, host }),
@@ -210,10 +198,7 @@ fn attempt_alone(state: &State, attempt: &Attempt, broken: &mut Vec<Violation>) 
         AttemptState::Ending => attempt.end_reason.is_some(),
     };
     if !agrees {
-        broken.push(Violation::AttemptState {
-            token,
-            state: state_now,
-        });
+        broken.push(Violation::AttemptState { token, state: state_now });
     }
     if token.log_index() > state.applied_index() {
         let (what, number) = ("token", token.0);
@@ -242,11 +227,7 @@ fn used(state: &State, host: &Host, broken: &mut Vec<Violation>) {
     if held != host.used {
         let (host, counted) = (host.id, Box::new(host.used.clone()));
         let held = Box::new(held);
-        broken.push(Violation::UsedDiffers {
-            host,
-            counted,
-            held,
-        });
+        broken.push(Violation::UsedDiffers { host, counted, held });
     }
     if host.id.0 == 0 || host.id.0 >= state.meta.next_host {
         let (what, number) = ("host", host.id.0);
@@ -261,11 +242,7 @@ fn offers(state: &State, broken: &mut Vec<Violation>) {
         for device in healthy {
             if let Some(first) = offered.insert(&device.uuid, host.id) {
                 let (device, second) = (device.uuid.clone(), host.id);
-                broken.push(Violation::OfferedTwice {
-                    device,
-                    first,
-                    second,
-                });
+                broken.push(Violation::OfferedTwice { device, first, second });
             }
         }
     }
@@ -283,18 +260,11 @@ fn tasks(state: &State, job: &Job, broken: &mut Vec<Violation>) {
     }
     let (now, should) = (job.state, job.state_of_tasks());
     if now != should {
-        broken.push(Violation::JobState {
-            job: id,
-            state: now,
-            should,
-        });
+        broken.push(Violation::JobState { job: id, state: now, should });
     }
     let open = job.live > 0 || !job.pending.is_empty() || job.ended_ms.is_none();
     if now.is_terminal() == open {
-        broken.push(Violation::TerminalHolds {
-            job: id,
-            state: now,
-        });
+        broken.push(Violation::TerminalHolds { job: id, state: now });
     }
     if id.0 == 0 || id.0 >= state.meta.next_job {
         let (what, number) = ("job", id.0);
@@ -303,12 +273,8 @@ fn tasks(state: &State, job: &Job, broken: &mut Vec<Violation>) {
 }
 
 fn metering(state: &State, broken: &mut Vec<Violation>) {
-    let charged = state
-        .usage()
-        .fold(0_u64, |sum, (_, usage)| sum.saturating_add(usage.gpu_ms));
-    let lent = state
-        .hosts()
-        .fold(0_u64, |sum, host| sum.saturating_add(host.gpu_ms));
+    let charged = state.usage().fold(0_u64, |sum, (_, usage)| sum.saturating_add(usage.gpu_ms));
+    let lent = state.hosts().fold(0_u64, |sum, host| sum.saturating_add(host.gpu_ms));
     if charged != lent {
         broken.push(Violation::MeterDiffers { charged, lent });
     }

@@ -211,8 +211,5 @@ fn read_header(bytes: &[u8]) -> Result<(SnapshotHeader, u64), SnapshotError> {
 fn take<const N: usize>(bytes: &[u8], at: &mut usize) -> Result<[u8; N], SnapshotError> {
     let part = bytes.get(*at..).and_then(|rest| rest.first_chunk::<N>());
     *at += N;
-    part.copied().ok_or(SnapshotError::Truncated {
-        have: bytes.len(),
-        want: HEADER_BYTES,
-    })
+    part.copied().ok_or(SnapshotError::Truncated { have: bytes.len(), want: HEADER_BYTES })
 }

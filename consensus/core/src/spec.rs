@@ -32,27 +32,15 @@ pub fn validate(spec: &JobSpec) -> Result<(), PublicError> {
     }
     match spec.time_limit_ms {
         Some(0) => {
-            return Err(PublicError::invalid(
-                "time_limit",
-                "must be longer than zero",
-                "10m",
-            ));
+            return Err(PublicError::invalid("time_limit", "must be longer than zero", "10m"));
         }
         Some(ms) if ms > TIME_LIMIT_MS_MAX => {
-            return Err(PublicError::invalid(
-                "time_limit",
-                format!("{ms} ms is above ten years"),
-                "10m",
-            ));
+            return Err(PublicError::invalid("time_limit", format!("{ms} ms is above ten years"), "10m"));
         }
         _ => {}
     }
     if let Some(ms) = spec.grace_ms.filter(|ms| *ms > GRACE_MS_MAX) {
-        return Err(PublicError::invalid(
-            "grace",
-            format!("{ms} ms is above one hour"),
-            "30s",
-        ));
+        return Err(PublicError::invalid("grace", format!("{ms} ms is above one hour"), "30s"));
     }
     if spec.retries > RETRIES_MAX {
         let message = format!("{} is above {RETRIES_MAX}", spec.retries);
@@ -68,34 +56,19 @@ pub(crate) fn check_name(field: &str, text: &str) -> Result<(), PublicError> {
         return Err(PublicError::invalid(field, message, "train-7"));
     }
     if text.chars().any(char::is_control) {
-        return Err(PublicError::invalid(
-            field,
-            "contains a control character",
-            "train-7",
-        ));
+        return Err(PublicError::invalid(field, "contains a control character", "train-7"));
     }
     Ok(())
 }
 
 fn check_command(spec: &JobSpec) -> Result<(), PublicError> {
     if spec.argv.first().is_none_or(Vec::is_empty) {
-        return Err(PublicError::invalid(
-            "argv",
-            "names no program",
-            "python train.py",
-        ));
+        return Err(PublicError::invalid("argv", "names no program", "python train.py"));
     }
     if spec.argv.len() > ARGS_MAX || spec.env.len() > ARGS_MAX {
-        let (field, n) = if spec.argv.len() > ARGS_MAX {
-            ("argv", spec.argv.len())
-        } else {
-            ("env", spec.env.len())
-        };
-        return Err(PublicError::invalid(
-            field,
-            format!("{n} entries are above {ARGS_MAX}"),
-            "64 entries",
-        ));
+        let (field, n) =
+            if spec.argv.len() > ARGS_MAX { ("argv", spec.argv.len()) } else { ("env", spec.env.len()) };
+        return Err(PublicError::invalid(field, format!("{n} entries are above {ARGS_MAX}"), "64 entries"));
     }
     for arg in &spec.argv {
         check_bytes("argv", arg)?;
@@ -110,22 +83,14 @@ fn check_command(spec: &JobSpec) -> Result<(), PublicError> {
     }
     check_bytes("workdir", &spec.workdir)?;
     if !spec.workdir.starts_with(b"/") {
-        let message = format!(
-            "'{}' is not absolute",
-            String::from_utf8_lossy(&spec.workdir)
-        );
+        let message = format!("'{}' is not absolute", String::from_utf8_lossy(&spec.workdir));
         return Err(PublicError::invalid("workdir", message, "/home/me/run"));
     }
     let bytes = spec.argv.iter().map(Vec::len).sum::<usize>()
-        + spec
-            .env
-            .iter()
-            .map(|(k, v)| k.len() + v.len())
-            .sum::<usize>()
+        + spec.env.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>()
         + spec.workdir.len();
     if bytes > SPEC_BYTES_MAX {
-        let message =
-            format!("{bytes} bytes of arguments and environment are above {SPEC_BYTES_MAX}");
+        let message = format!("{bytes} bytes of arguments and environment are above {SPEC_BYTES_MAX}");
         return Err(PublicError::invalid("argv", message, "a path to a script"));
     }
     Ok(())
@@ -133,52 +98,31 @@ fn check_command(spec: &JobSpec) -> Result<(), PublicError> {
 
 fn check_bytes(field: &str, bytes: &[u8]) -> Result<(), PublicError> {
     if bytes.len() > ARG_BYTES_MAX {
-        let message = format!(
-            "one entry of {} bytes is above {ARG_BYTES_MAX}",
-            bytes.len()
-        );
+        let message = format!("one entry of {} bytes is above {ARG_BYTES_MAX}", bytes.len());
         return Err(PublicError::invalid(field, message, "a path to a file"));
     }
     if bytes.contains(&0) {
-        return Err(PublicError::invalid(
-            field,
-            "contains a zero byte",
-            "plain text",
-        ));
+        return Err(PublicError::invalid(field, "contains a zero byte", "plain text"));
     }
     Ok(())
 }
 
 fn check_ask(ask: &Ask) -> Result<(), PublicError> {
     if !ask.gpu_milli.is_multiple_of(1_000) {
-        let message = format!(
-            "{} thousandths is not a whole number of GPUs",
-            ask.gpu_milli
-        );
+        let message = format!("{} thousandths is not a whole number of GPUs", ask.gpu_milli);
         return Err(PublicError::invalid("ask.gpus", message, "1"));
     }
     if ask.gpus() > GPUS_PER_TASK_MAX {
-        let message = format!(
-            "{} GPUs are above {GPUS_PER_TASK_MAX} for one task",
-            ask.gpus()
-        );
+        let message = format!("{} GPUs are above {GPUS_PER_TASK_MAX} for one task", ask.gpus());
         return Err(PublicError::invalid("ask.gpus", message, "8"));
     }
     if ask.gpus() == 0 && ask.vram_mib > 0 {
         let message = format!("{} MiB of GPU memory but no GPU is asked", ask.vram_mib);
-        return Err(PublicError::invalid(
-            "ask.vram",
-            message,
-            "gpus=1 vram=20GiB",
-        ));
+        return Err(PublicError::invalid("ask.vram", message, "gpus=1 vram=20GiB"));
     }
     if ask.gpus() == 0 && !ask.gpu_models.is_empty() {
         let message = format!("model {} but no GPU is asked", ask.gpu_models.join("|"));
-        return Err(PublicError::invalid(
-            "ask.model",
-            message,
-            "gpus=1 model=H100",
-        ));
+        return Err(PublicError::invalid("ask.model", message, "gpus=1 model=H100"));
     }
     for (field, amount) in [("ask.vram", ask.vram_mib), ("ask.mem", ask.mem_mib)] {
         if amount > MEM_MIB_MAX {
@@ -214,11 +158,7 @@ fn check_lists(ask: &Ask) -> Result<(), PublicError> {
         check_name("ask.labels", key)?;
         check_name("ask.labels", value)?;
         if key.is_empty() {
-            return Err(PublicError::invalid(
-                "ask.labels",
-                "a label without a name",
-                "rack=a1",
-            ));
+            return Err(PublicError::invalid("ask.labels", "a label without a name", "rack=a1"));
         }
     }
     for (kind, count) in &ask.devices {
@@ -230,11 +170,7 @@ fn check_lists(ask: &Ask) -> Result<(), PublicError> {
 fn check_kind(kind: &str, count: u32) -> Result<(), PublicError> {
     let known = || DEVICE_KINDS.map(|(name, _)| name).join(", ");
     if matches!(kind, "gpu" | "gpus") {
-        return Err(PublicError::invalid(
-            "ask.devices",
-            "GPUs have a field of their own",
-            "gpus=1",
-        ));
+        return Err(PublicError::invalid("ask.devices", "GPUs have a field of their own", "gpus=1"));
     }
     if !DEVICE_KINDS.iter().any(|(name, _)| *name == kind) {
         let shown: String = kind.chars().filter(|c| !c.is_control()).take(32).collect();
@@ -250,11 +186,7 @@ fn check_kind(kind: &str, count: u32) -> Result<(), PublicError> {
 
 fn check_array(array: ArraySpec) -> Result<(), PublicError> {
     if array.step == 0 {
-        return Err(PublicError::invalid(
-            "array",
-            "a step of 0 never ends",
-            "0-99:1",
-        ));
+        return Err(PublicError::invalid("array", "a step of 0 never ends", "0-99:1"));
     }
     if array.end < array.start {
         let message = format!("{}-{} runs backwards", array.start, array.end);

@@ -25,9 +25,7 @@ const CANCELLED_STATUS: u8 = 130;
 /// Jobs that the filter wants and the viewer may see, by number, and the number to ask the next page after.
 #[must_use]
 pub fn queue(state: &State, filter: &QueueFilter, viewer: &Actor) -> (Vec<JobRow>, Option<JobId>) {
-    let limit = filter
-        .limit
-        .map_or(LIST_ROWS_MAX, |n| (n as usize).clamp(1, LIST_ROWS_MAX));
+    let limit = filter.limit.map_or(LIST_ROWS_MAX, |n| (n as usize).clamp(1, LIST_ROWS_MAX));
     let wanted = |job: &&Job| {
         let state_wanted = if filter.states.is_empty() {
             filter.all || !job.state.is_terminal()
@@ -38,10 +36,7 @@ pub fn queue(state: &State, filter: &QueueFilter, viewer: &Actor) -> (Vec<JobRow
             && filter.user.as_ref().is_none_or(|user| *user == job.user)
             && (viewer.role >= Role::Operator || viewer.tenant == job.tenant)
     };
-    let mut jobs = state
-        .jobs
-        .after(filter.after.unwrap_or_default())
-        .filter(wanted);
+    let mut jobs = state.jobs.after(filter.after.unwrap_or_default()).filter(wanted);
     let mut reasons = Reasons::default();
     let mut rows = Vec::new();
     while rows.len() < limit {
@@ -50,10 +45,7 @@ pub fn queue(state: &State, filter: &QueueFilter, viewer: &Actor) -> (Vec<JobRow
             None => return (rows, None),
         }
     }
-    let next = rows
-        .last()
-        .map(|row| row.job)
-        .filter(|_| jobs.next().is_some());
+    let next = rows.last().map(|row| row.job).filter(|_| jobs.next().is_some());
     (rows, next)
 }
 
@@ -94,10 +86,7 @@ pub fn hosts(state: &State) -> Vec<HostRow> {
 /// a suspension that is over is shown as over.
 #[must_use]
 pub fn hosts_at(state: &State, now_ms: u64) -> Vec<HostRow> {
-    state
-        .hosts()
-        .map(|host| host_row(state, host, now_ms))
-        .collect()
+    state.hosts().map(|host| host_row(state, host, now_ms)).collect()
 }
 
 /// All devices by host and UUID; those that a host no longer has last.
@@ -152,22 +141,14 @@ pub fn ask_text(ask: &Ask) -> String {
         }
         parts.push(gpu);
     }
-    parts.extend(
-        ask.devices
-            .iter()
-            .map(|(kind, count)| format!("{count} {kind}")),
-    );
+    parts.extend(ask.devices.iter().map(|(kind, count)| format!("{count} {kind}")));
     if ask.cpus_milli > 0 {
         parts.push(format!("{} cpu", milli(u64::from(ask.cpus_milli))));
     }
     if ask.mem_mib > 0 {
         parts.push(mib(ask.mem_mib));
     }
-    parts.extend(
-        ask.labels
-            .iter()
-            .map(|(key, value)| format!("{key}={value}")),
-    );
+    parts.extend(ask.labels.iter().map(|(key, value)| format!("{key}={value}")));
     if parts.is_empty() {
         return "nothing".into();
     }
@@ -189,10 +170,7 @@ impl Reasons {
         if self.0.len() >= REASONS_MAX {
             return "(waits)".into();
         }
-        let reason = format!(
-            "({})",
-            explain::short(state, &job.spec.ask, state.clock_ms())
-        );
+        let reason = format!("({})", explain::short(state, &job.spec.ask, state.clock_ms()));
         self.0.insert(job.spec.ask.clone(), reason.clone());
         reason
     }
@@ -226,11 +204,7 @@ fn places(state: &State, id: JobId) -> String {
     for attempt in state.attempts_of(id) {
         counted.insert(attempt.host, ());
     }
-    let names: Vec<String> = counted
-        .keys()
-        .take(PLACES_SHOWN)
-        .map(|id| host_name(state, *id))
-        .collect();
+    let names: Vec<String> = counted.keys().take(PLACES_SHOWN).map(|id| host_name(state, *id)).collect();
     match counted.len().saturating_sub(PLACES_SHOWN) {
         0 => names.join(","),
         more => format!("{},+{more}", names.join(",")),
@@ -238,15 +212,11 @@ fn places(state: &State, id: JobId) -> String {
 }
 
 fn last_place(state: &State, job: &Job) -> String {
-    job.ended
-        .back()
-        .map_or_else(String::new, |a| host_name(state, a.host))
+    job.ended.back().map_or_else(String::new, |a| host_name(state, a.host))
 }
 
 fn host_name(state: &State, id: HostId) -> String {
-    state
-        .host(id)
-        .map_or_else(|| id.to_string(), |h| h.name.clone())
+    state.host(id).map_or_else(|| id.to_string(), |h| h.name.clone())
 }
 
 fn live_row(state: &State, attempt: &Attempt) -> AttemptRow {
@@ -268,10 +238,7 @@ fn live_row(state: &State, attempt: &Attempt) -> AttemptRow {
 fn ended_row(state: &State, job: &Job, attempt: &EndedAttempt) -> AttemptRow {
     AttemptRow {
         token: attempt.token,
-        task: rota_protocol::TaskId {
-            job: job.id,
-            index: attempt.index,
-        },
+        task: rota_protocol::TaskId { job: job.id, index: attempt.index },
         host: attempt.host,
         host_name: host_name(state, attempt.host),
         devices: device_facts(state, attempt.host, &attempt.devices),
@@ -295,31 +262,16 @@ fn device_facts(state: &State, host: HostId, uuids: &[DeviceUuid]) -> Vec<Device
         bus: None,
         index: None,
         numa: None,
-        health: DeviceHealth::Lost {
-            reason: "its host no longer knows it".into(),
-        },
+        health: DeviceHealth::Lost { reason: "its host no longer knows it".into() },
     };
-    uuids
-        .iter()
-        .map(|uuid| known(uuid).unwrap_or_else(|| unknown(uuid)))
-        .collect()
+    uuids.iter().map(|uuid| known(uuid).unwrap_or_else(|| unknown(uuid))).collect()
 }
 
 fn host_row(state: &State, host: &Host, now_ms: u64) -> HostRow {
-    let gpus = || {
-        host.facts
-            .devices
-            .iter()
-            .filter(|d| d.kind == DeviceKind::Gpu)
-    };
+    let gpus = || host.facts.devices.iter().filter(|d| d.kind == DeviceKind::Gpu);
     // A card that is held but can no longer be granted still counts on both sides.
     let held = |d: &&DeviceFacts| host.used.devices.contains_key(&d.uuid);
-    let gone_held = host
-        .gone
-        .iter()
-        .filter(held)
-        .filter(|d| d.kind == DeviceKind::Gpu)
-        .count();
+    let gone_held = host.gone.iter().filter(held).filter(|d| d.kind == DeviceKind::Gpu).count();
     let offered = gpus().filter(|d| d.health.is_healthy() || held(d)).count();
     HostRow {
         host: host.id,

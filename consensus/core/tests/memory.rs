@@ -13,12 +13,7 @@ const JOB_BYTES_MAX: usize = 1_536;
 
 fn resident_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").expect("statm");
-    let pages: usize = text
-        .split(' ')
-        .nth(1)
-        .expect("resident")
-        .parse()
-        .expect("number");
+    let pages: usize = text.split(' ').nth(1).expect("resident").parse().expect("number");
     pages * 4_096
 }
 
@@ -29,12 +24,7 @@ fn spec(array: Option<ArraySpec>) -> JobSpec {
         argv: args.map(|a| a.as_bytes().to_vec()).to_vec(),
         env: vec![(b"SEED".to_vec(), b"17".to_vec())],
         workdir: b"/home/alice/project".to_vec(),
-        ask: Ask {
-            gpu_milli: 1_000,
-            cpus_milli: 4_000,
-            mem_mib: 16_384,
-            ..Ask::default()
-        },
+        ask: Ask { gpu_milli: 1_000, cpus_milli: 4_000, mem_mib: 16_384, ..Ask::default() },
         array,
         priority: 50,
         time_limit_ms: Some(3_600_000),
@@ -45,22 +35,14 @@ fn spec(array: Option<ArraySpec>) -> JobSpec {
 }
 
 fn apply(state: &mut State, commands: Vec<(u128, Command)>) {
-    let actor = Actor {
-        tenant: "vision".into(),
-        user: "alice".into(),
-        role: Role::Admin,
-    };
+    let actor = Actor { tenant: "vision".into(), user: "alice".into(), role: Role::Admin };
     let proposals = commands.into_iter().map(|(request, command)| Proposal {
         request: RequestId(request),
         actor: actor.clone(),
         command,
     });
     let proposals = proposals.collect();
-    let entry = Entry {
-        format: LOG_FORMAT,
-        at_ms: 1_000,
-        proposals,
-    };
+    let entry = Entry { format: LOG_FORMAT, at_ms: 1_000, proposals };
     state.apply(state.applied_index() + 1, &entry);
 }
 
@@ -86,20 +68,7 @@ fn a_waiting_job_fits_its_bound() {
 
     // A million tasks in one array are one small value.
     let before = resident_bytes();
-    let array = ArraySpec {
-        start: 0,
-        end: 999_999,
-        step: 1,
-        parallel_max: 0,
-    };
-    apply(
-        &mut state,
-        vec![(
-            1 << 64,
-            Command::Submit {
-                spec: spec(Some(array)),
-            },
-        )],
-    );
+    let array = ArraySpec { start: 0, end: 999_999, step: 1, parallel_max: 0 };
+    apply(&mut state, vec![(1 << 64, Command::Submit { spec: spec(Some(array)) })]);
     assert!(resident_bytes() - before < 1 << 20);
 }

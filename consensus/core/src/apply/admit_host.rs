@@ -30,18 +30,13 @@ pub(super) fn apply(
         return Err(PublicError::new(ErrorCode::Forbidden, message));
     }
     // A name may come again only when its old bearer is gone or never came up.
-    let taken = state
-        .hosts()
-        .find(|h| h.name == host_name && h.life == HostLife::Up);
+    let taken = state.hosts().find(|h| h.name == host_name && h.life == HostLife::Up);
     if let Some(other) = taken {
         let message = format!("host {} is up under the name '{host_name}'", other.id);
         return Err(PublicError::new(ErrorCode::Conflict, message));
     }
     if state.hosts.len() >= HOSTS_MAX {
-        return Err(PublicError::new(
-            ErrorCode::TooLarge,
-            format!("{HOSTS_MAX} hosts are the most"),
-        ));
+        return Err(PublicError::new(ErrorCode::TooLarge, format!("{HOSTS_MAX} hosts are the most")));
     }
     state.tokens.remove(token);
     let host = create_cluster::admit(state, step, host_name, addr);

@@ -37,11 +37,7 @@ pub(super) fn apply(
     }
     let tokens: Vec<Token> = match ordinal {
         None => state.attempts_of(id).map(|a| a.token).collect(),
-        Some(ordinal) => state
-            .attempt_of(job.task(ordinal))
-            .map(|a| a.token)
-            .into_iter()
-            .collect(),
+        Some(ordinal) => state.attempt_of(job.task(ordinal)).map(|a| a.token).into_iter().collect(),
     };
     let changed = state.jobs.update(id, step.now_ms, |job| match ordinal {
         None => {
@@ -66,9 +62,7 @@ pub(super) fn apply(
     for token in &tokens {
         ask_end(state, step, *token, EndReason::Cancel);
     }
-    Ok(Outcome::Cancelling {
-        live: u32::try_from(tokens.len()).unwrap_or(u32::MAX),
-    })
+    Ok(Outcome::Cancelling { live: u32::try_from(tokens.len()).unwrap_or(u32::MAX) })
 }
 
 /// Asks a host to end an attempt. A cancel overrides a preemption; the first cancel stands.

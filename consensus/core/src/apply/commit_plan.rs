@@ -22,12 +22,7 @@ pub(super) fn apply(state: &mut State, step: &mut Step, plan: &Plan) -> Answer {
     }
     let mut refused = Vec::new();
     for (at, one) in (0..).zip(&plan.moves) {
-        let Move::Place {
-            task,
-            host,
-            epoch,
-            devices,
-        } = one;
+        let Move::Place { task, host, epoch, devices } = one;
         if let Err(refusal) = place(state, step, *task, *host, *epoch, devices) {
             refused.push((at, refusal));
             // The planner saw something else: let it look again.
@@ -57,13 +52,11 @@ fn place(
     if host.life != HostLife::Up || host.epoch != epoch {
         return Err(Refusal::HostGone);
     }
-    fit::takes(host, &host.used, &job.spec.ask, devices, step.now_ms).map_err(
-        |misfit| match misfit {
-            Misfit::Joining | Misfit::Lost => Refusal::HostGone,
-            Misfit::Draining | Misfit::Suspended | Misfit::Probation => Refusal::HostDraining,
-            _ => Refusal::DoesNotFit,
-        },
-    )?;
+    fit::takes(host, &host.used, &job.spec.ask, devices, step.now_ms).map_err(|misfit| match misfit {
+        Misfit::Joining | Misfit::Lost => Refusal::HostGone,
+        Misfit::Draining | Misfit::Suspended | Misfit::Probation => Refusal::HostDraining,
+        _ => Refusal::DoesNotFit,
+    })?;
     if step.grants >= GRANTS_PER_ENTRY_MAX {
         return Err(Refusal::DoesNotFit);
     }

@@ -22,10 +22,7 @@ pub(super) fn apply(
     crate::spec::check_name("name", name)?;
     check_host_name(host_name)?;
     check_addr(addr)?;
-    state.meta.cluster = Some(ClusterMeta {
-        id: cluster,
-        name: name.to_owned(),
-    });
+    state.meta.cluster = Some(ClusterMeta { id: cluster, name: name.to_owned() });
     let host = admit(state, step, host_name, addr);
     Ok(Outcome::HostAdmitted { host })
 }
@@ -34,9 +31,7 @@ pub(super) fn apply(
 pub(super) fn admit(state: &mut State, step: &mut Step, name: &str, addr: &str) -> HostId {
     let id = HostId(state.meta.next_host);
     state.meta.next_host += 1;
-    state
-        .hosts
-        .insert(Host::new(id, name.to_owned(), addr.to_owned()));
+    state.hosts.insert(Host::new(id, name.to_owned(), addr.to_owned()));
     step.note(Event::HostChanged(id));
     id
 }

@@ -75,11 +75,7 @@ pub(super) fn end_attempt(
         job.gpu_ms = job.gpu_ms.saturating_add(held.gpu_ms);
         settle(job, &attempt, &end, ran_ms, step.now_ms);
     });
-    step.note(Event::AttemptEnded {
-        host,
-        token,
-        job: id,
-    });
+    step.note(Event::AttemptEnded { host, token, job: id });
     step.note(Event::JobChanged(id));
     step.plan_needed = true;
 }
@@ -109,9 +105,8 @@ fn meter(state: &mut State, attempt: &Attempt, now_ms: u64) -> Usage {
 /// A launch failure is the host's fault unless the job failed to launch elsewhere too: then the job is the likelier
 /// culprit, and must not take one host after the other out of service.
 fn blame_host(state: &mut State, step: &mut Step, attempt: &Attempt, reason: &str) {
-    let failed_elsewhere = state
-        .job(attempt.task.job)
-        .is_some_and(|job| job.avoid.keys().any(|host| *host != attempt.host));
+    let failed_elsewhere =
+        state.job(attempt.task.job).is_some_and(|job| job.avoid.keys().any(|host| *host != attempt.host));
     if failed_elsewhere {
         return;
     }
@@ -185,19 +180,11 @@ fn fate(job: &Job, ordinal: u32, asked: Option<EndReason>, end: &AttemptEnd) -> 
     }
     if end.is_users() {
         let used = job.retries_used.get(&ordinal).copied().unwrap_or(0);
-        return if used < job.spec.retries {
-            Fate::Retried
-        } else {
-            Fate::Failed
-        };
+        return if used < job.spec.retries { Fate::Retried } else { Fate::Failed };
     }
     // Launch failed, lost, fenced, vanished; and a host that ended it unasked.
     let faults = job.host_faults.get(&ordinal).copied().unwrap_or(0);
-    if faults + 1 < HOST_FAULTS_MAX {
-        Fate::Moved
-    } else {
-        Fate::Failed
-    }
+    if faults + 1 < HOST_FAULTS_MAX { Fate::Moved } else { Fate::Failed }
 }
 
 fn launch_over(state: &mut State, host: HostId) {
@@ -209,12 +196,8 @@ fn launch_over(state: &mut State, host: HostId) {
 /// The end with its words cut to what state keeps.
 fn bounded(end: &AttemptEnd) -> AttemptEnd {
     match end {
-        AttemptEnd::LaunchFailed { reason } => AttemptEnd::LaunchFailed {
-            reason: cut(reason),
-        },
-        AttemptEnd::Vanished { reason } => AttemptEnd::Vanished {
-            reason: cut(reason),
-        },
+        AttemptEnd::LaunchFailed { reason } => AttemptEnd::LaunchFailed { reason: cut(reason) },
+        AttemptEnd::Vanished { reason } => AttemptEnd::Vanished { reason: cut(reason) },
         other => other.clone(),
     }
 }

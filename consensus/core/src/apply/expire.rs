@@ -12,10 +12,7 @@ pub(super) fn apply(state: &mut State, step: &mut Step, id: HostId, epoch: Lease
         return Err(no_host(id));
     };
     if host.life != HostLife::Up || host.epoch != epoch {
-        let message = format!(
-            "host {id} has no live lease of epoch {epoch}, its epoch is {}",
-            host.epoch
-        );
+        let message = format!("host {id} has no live lease of epoch {epoch}, its epoch is {}", host.epoch);
         return Err(PublicError::new(ErrorCode::Conflict, message));
     }
     end::lose_all(state, step, id);

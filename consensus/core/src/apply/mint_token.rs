@@ -30,27 +30,17 @@ pub(super) fn apply(
         }
     }
     if expires_at_ms <= step.now_ms {
-        return Err(PublicError::invalid(
-            "ttl",
-            "the token would be expired from the start",
-            "1h",
-        ));
+        return Err(PublicError::invalid("ttl", "the token would be expired from the start", "1h"));
     }
     state.tokens.sweep(step.now_ms);
     if state.tokens.contains(token) {
-        return Err(PublicError::new(
-            ErrorCode::Conflict,
-            "this token exists already",
-        ));
+        return Err(PublicError::new(ErrorCode::Conflict, "this token exists already"));
     }
     if state.tokens.len() >= TOKENS_MAX {
         let message = format!("{TOKENS_MAX} tokens are the most");
         return Err(PublicError::new(ErrorCode::TooLarge, message));
     }
-    let stored = StoredToken {
-        usage: usage.clone(),
-        expires_at_ms,
-    };
+    let stored = StoredToken { usage: usage.clone(), expires_at_ms };
     state.tokens.insert(*token, stored);
     Ok(Outcome::Done)
 }

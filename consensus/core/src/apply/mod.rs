@@ -101,13 +101,8 @@ impl State {
         }
         self.meta.applied_index = index;
         self.meta.clock_ms = self.meta.clock_ms.max(entry.at_ms);
-        let mut step = Step {
-            index,
-            now_ms: self.meta.clock_ms,
-            grants: 0,
-            events: Vec::new(),
-            plan_needed: false,
-        };
+        let mut step =
+            Step { index, now_ms: self.meta.clock_ms, grants: 0, events: Vec::new(), plan_needed: false };
         let mut outcomes = Vec::with_capacity(entry.proposals.len());
         for proposal in &entry.proposals {
             outcomes.push(propose(self, &mut step, proposal));
@@ -116,10 +111,7 @@ impl State {
             step.events.push(Event::PlanNeeded);
         }
         self.chain(&outcomes, &step.events);
-        Applied {
-            outcomes,
-            events: step.events,
-        }
+        Applied { outcomes, events: step.events }
     }
 
     /// Notes a log entry without proposals (blank, membership).
@@ -167,12 +159,9 @@ fn propose(state: &mut State, step: &mut Step, proposal: &Proposal) -> Outcome {
             return Outcome::Refused(busy.retry_after(60_000));
         }
     }
-    let outcome =
-        command(state, step, &proposal.actor, &proposal.command).unwrap_or_else(Outcome::Refused);
+    let outcome = command(state, step, &proposal.actor, &proposal.command).unwrap_or_else(Outcome::Refused);
     if named {
-        state
-            .dedup
-            .remember(proposal.request, &proposal.actor, &outcome, step.now_ms);
+        state.dedup.remember(proposal.request, &proposal.actor, &outcome, step.now_ms);
     }
     outcome
 }
@@ -181,41 +170,27 @@ fn propose(state: &mut State, step: &mut Step, proposal: &Proposal) -> Outcome {
 fn command(state: &mut State, step: &mut Step, actor: &Actor, command: &Command) -> Answer {
     let least = least_role(command);
     if actor.role < least {
-        let message = format!(
-            "needs the role {}, yours is {}",
-            role_name(least),
-            role_name(actor.role)
-        );
+        let message = format!("needs the role {}, yours is {}", role_name(least), role_name(actor.role));
         return Err(PublicError::new(ErrorCode::Forbidden, message));
     }
     if state.cluster().is_none() && !matches!(command, Command::CreateCluster { .. }) {
-        return Err(PublicError::new(
-            ErrorCode::Conflict,
-            "the cluster is not created yet",
-        ));
+        return Err(PublicError::new(ErrorCode::Conflict, "the cluster is not created yet"));
     }
     match command {
-        Command::CreateCluster {
-            cluster,
-            name,
-            host_name,
-            addr,
-        } => create_cluster::apply(state, step, *cluster, name, host_name, addr),
-        Command::AdmitHost {
-            token,
-            host_name,
-            addr,
-        } => admit_host::apply(state, step, token, host_name, addr),
+        Command::CreateCluster { cluster, name, host_name, addr } => {
+            create_cluster::apply(state, step, *cluster, name, host_name, addr)
+        }
+        Command::AdmitHost { token, host_name, addr } => {
+            admit_host::apply(state, step, token, host_name, addr)
+        }
         Command::RegisterHost { host, registration } => {
             register_host::apply(state, step, *host, registration)
         }
         Command::DrainHost { host, reason } => drain::apply(state, step, *host, reason),
         Command::UndrainHost { host } => undrain::apply(state, step, *host),
-        Command::MintToken {
-            token,
-            usage,
-            expires_at_ms,
-        } => mint_token::apply(state, step, token, usage, *expires_at_ms),
+        Command::MintToken { token, usage, expires_at_ms } => {
+            mint_token::apply(state, step, token, usage, *expires_at_ms)
+        }
         Command::Submit { spec } => submit::apply(state, step, actor, spec),
         Command::Cancel { job, index } => cancel::apply(state, step, actor, *job, *index),
         Command::CommitPlan { plan } => commit_plan::apply(state, step, plan),

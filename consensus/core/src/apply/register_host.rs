@@ -65,9 +65,7 @@ fn settle_owners(state: &mut State, id: HostId, mut facts: HostFacts) -> HostFac
             continue;
         };
         let other = state.host(owner);
-        if other
-            .is_none_or(|h| h.life != HostLife::Up && !h.used.devices.contains_key(&device.uuid))
-        {
+        if other.is_none_or(|h| h.life != HostLife::Up && !h.used.devices.contains_key(&device.uuid)) {
             state.hosts.forget_device(owner, &device.uuid);
         } else {
             let reason = format!("{FOREIGN}{owner}");
@@ -82,10 +80,7 @@ fn check(registration: &HostRegistration) -> Result<(), PublicError> {
     let facts = &registration.facts;
     check_name("version", &facts.version)?;
     if facts.devices.len() > HOST_DEVICES_MAX {
-        let message = format!(
-            "{} devices are above {HOST_DEVICES_MAX}",
-            facts.devices.len()
-        );
+        let message = format!("{} devices are above {HOST_DEVICES_MAX}", facts.devices.len());
         return Err(PublicError::invalid("devices", message, "8 devices"));
     }
     if facts.labels.len() > LABELS_MAX {
@@ -101,11 +96,7 @@ fn check(registration: &HostRegistration) -> Result<(), PublicError> {
         check_device(device)?;
         if !seen.insert(&device.uuid) {
             let message = format!("{} is listed twice", device.uuid);
-            return Err(PublicError::invalid(
-                "devices.uuid",
-                message,
-                "GPU-5c3f0e1a",
-            ));
+            return Err(PublicError::invalid("devices.uuid", message, "GPU-5c3f0e1a"));
         }
     }
     Ok(())
@@ -114,24 +105,12 @@ fn check(registration: &HostRegistration) -> Result<(), PublicError> {
 fn check_device(device: &DeviceFacts) -> Result<(), PublicError> {
     check_name("devices.uuid", &device.uuid.0)?;
     if device.uuid.0.is_empty() {
-        return Err(PublicError::invalid(
-            "devices.uuid",
-            "is empty",
-            "GPU-5c3f0e1a",
-        ));
+        return Err(PublicError::invalid("devices.uuid", "is empty", "GPU-5c3f0e1a"));
     }
     check_name("devices.model", &device.model)?;
     check_name("devices.bus", device.bus.as_deref().unwrap_or_default())?;
-    if let Some(reason) = device
-        .health
-        .reason()
-        .filter(|r| r.len() > 4 * NAME_BYTES_MAX)
-    {
-        let message = format!(
-            "a reason of {} bytes is above {}",
-            reason.len(),
-            4 * NAME_BYTES_MAX
-        );
+    if let Some(reason) = device.health.reason().filter(|r| r.len() > 4 * NAME_BYTES_MAX) {
+        let message = format!("a reason of {} bytes is above {}", reason.len(), 4 * NAME_BYTES_MAX);
         return Err(PublicError::invalid("devices.health", message, "Xid 79"));
     }
     Ok(())

@@ -9,12 +9,7 @@ use rota_protocol::limits::REPORTS_MAX;
 use rota_protocol::report::{AttemptFact, AttemptReport};
 use rota_protocol::{HostId, PublicError, Token};
 
-pub(super) fn apply(
-    state: &mut State,
-    step: &mut Step,
-    host: HostId,
-    reports: &[AttemptReport],
-) -> Answer {
+pub(super) fn apply(state: &mut State, step: &mut Step, host: HostId, reports: &[AttemptReport]) -> Answer {
     if state.host(host).is_none() {
         return Err(no_host(host));
     }
@@ -53,11 +48,7 @@ fn started(state: &mut State, step: &mut Step, token: Token, pid: u32) {
     });
     step.note(Event::JobChanged(id));
     // A launch worked: earlier failures of the host count no more.
-    if state
-        .hosts
-        .get_mut(host)
-        .is_some_and(|h| h.clear_launch_failures())
-    {
+    if state.hosts.get_mut(host).is_some_and(|h| h.clear_launch_failures()) {
         step.note(Event::HostChanged(host));
         step.plan_needed = true;
     }

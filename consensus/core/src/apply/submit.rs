@@ -22,9 +22,7 @@ pub(super) fn apply(state: &mut State, step: &mut Step, actor: &Actor, spec: &Jo
     }
     let job = JobId(state.meta.next_job);
     state.meta.next_job += 1;
-    state
-        .jobs
-        .insert(Job::new(job, actor, spec.clone(), step.now_ms));
+    state.jobs.insert(Job::new(job, actor, spec.clone(), step.now_ms));
     step.note(Event::JobChanged(job));
     step.plan_needed = true;
     Ok(Outcome::Submitted { job })

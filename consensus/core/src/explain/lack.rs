@@ -28,10 +28,7 @@ struct Part {
 
 /// None if some registered host could run the ask, or if none has registered.
 pub(super) fn lack(state: &State, ask: &Ask) -> Option<Lack> {
-    let known: Vec<&Host> = state
-        .hosts()
-        .filter(|h| h.life != HostLife::Joining)
-        .collect();
+    let known: Vec<&Host> = state.hosts().filter(|h| h.life != HostLife::Joining).collect();
     if known.is_empty() || someone(&known, ask) {
         return None;
     }
@@ -40,10 +37,7 @@ pub(super) fn lack(state: &State, ask: &Ask) -> Option<Lack> {
         return Some(lack_of_part(&known, part));
     }
     // Each part alone exists: name the first two that do not go together, or else the whole ask.
-    let pairs = parts
-        .iter()
-        .enumerate()
-        .flat_map(|(at, a)| parts[at + 1..].iter().map(move |b| (a, b)));
+    let pairs = parts.iter().enumerate().flat_map(|(at, a)| parts[at + 1..].iter().map(move |b| (a, b)));
     let mut pairs = pairs.map(|(a, b)| (a.field, joined(&a.ask, &b.ask)));
     let clash = pairs.find(|(_, both)| !someone(&known, both));
     let (field, together) = clash.unwrap_or_else(|| ("ask", ask.clone()));
@@ -65,70 +59,26 @@ fn parts(ask: &Ask) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut part = |field, ask| parts.push(Part { field, ask });
     if ask.gpus() > 0 {
-        part(
-            "ask.gpus",
-            Ask {
-                gpu_milli: ask.gpu_milli,
-                ..none()
-            },
-        );
+        part("ask.gpus", Ask { gpu_milli: ask.gpu_milli, ..none() });
     }
     // One card is the least that a model or a card's memory can be asked of.
     if !ask.gpu_models.is_empty() {
-        part(
-            "ask.model",
-            Ask {
-                gpu_milli: 1_000,
-                gpu_models: ask.gpu_models.clone(),
-                ..none()
-            },
-        );
+        part("ask.model", Ask { gpu_milli: 1_000, gpu_models: ask.gpu_models.clone(), ..none() });
     }
     if ask.vram_mib > 0 {
-        part(
-            "ask.vram",
-            Ask {
-                gpu_milli: 1_000,
-                vram_mib: ask.vram_mib,
-                ..none()
-            },
-        );
+        part("ask.vram", Ask { gpu_milli: 1_000, vram_mib: ask.vram_mib, ..none() });
     }
     for (kind, count) in &ask.devices {
-        part(
-            "ask.devices",
-            Ask {
-                devices: [(kind.clone(), *count)].into(),
-                ..none()
-            },
-        );
+        part("ask.devices", Ask { devices: [(kind.clone(), *count)].into(), ..none() });
     }
     if ask.cpus_milli > 0 {
-        part(
-            "ask.cpus",
-            Ask {
-                cpus_milli: ask.cpus_milli,
-                ..none()
-            },
-        );
+        part("ask.cpus", Ask { cpus_milli: ask.cpus_milli, ..none() });
     }
     if ask.mem_mib > 0 {
-        part(
-            "ask.mem",
-            Ask {
-                mem_mib: ask.mem_mib,
-                ..none()
-            },
-        );
+        part("ask.mem", Ask { mem_mib: ask.mem_mib, ..none() });
     }
     for (key, value) in &ask.labels {
-        part(
-            "ask.labels",
-            Ask {
-                labels: [(key.clone(), value.clone())].into(),
-                ..none()
-            },
-        );
+        part("ask.labels", Ask { labels: [(key.clone(), value.clone())].into(), ..none() });
     }
     parts
 }
@@ -147,46 +97,22 @@ fn joined(a: &Ask, b: &Ask) -> Ask {
 
 fn lack_of_part(known: &[&Host], part: &Part) -> Lack {
     let ask = &part.ask;
-    let gpus = |h: &Host| {
-        h.facts
-            .devices
-            .iter()
-            .filter(|d| fit::gpu_matches(d, &Ask::default()))
-            .count() as u64
-    };
+    let gpus =
+        |h: &Host| h.facts.devices.iter().filter(|d| fit::gpu_matches(d, &Ask::default())).count() as u64;
     match part.field {
         "ask.gpus" => {
             let asks = format!("{} on one host", fit::gpus(u64::from(ask.gpus())));
             amount(part, &asks, largest(known, gpus), fit::gpus, "gpus")
         }
         "ask.vram" => {
-            let vram = |h: &Host| {
-                h.facts
-                    .devices
-                    .iter()
-                    .filter_map(|d| d.vram_mib)
-                    .max()
-                    .unwrap_or(0)
-            };
+            let vram = |h: &Host| h.facts.devices.iter().filter_map(|d| d.vram_mib).max().unwrap_or(0);
             let asks = format!("{} on one GPU", mib(ask.vram_mib));
-            amount(
-                part,
-                &asks,
-                largest(known, vram),
-                |n| format!("{} on one GPU", mib(n)),
-                "vram",
-            )
+            amount(part, &asks, largest(known, vram), |n| format!("{} on one GPU", mib(n)), "vram")
         }
         "ask.cpus" => {
             let cpus = |h: &Host| u64::from(h.facts.cpus_milli);
             let asks = format!("{} CPUs", milli(u64::from(ask.cpus_milli)));
-            amount(
-                part,
-                &asks,
-                largest(known, cpus),
-                |n| format!("{} CPUs", milli(n)),
-                "cpus",
-            )
+            amount(part, &asks, largest(known, cpus), |n| format!("{} CPUs", milli(n)), "cpus")
         }
         "ask.mem" => {
             let asks = format!("{} memory", mib(ask.mem_mib));
@@ -232,22 +158,10 @@ fn lack_of_model(known: &[&Host], part: &Part) -> Lack {
 }
 
 fn lack_of_label(known: &[&Host], part: &Part) -> Lack {
-    let (key, value) = part
-        .ask
-        .labels
-        .first_key_value()
-        .map_or(("", ""), |(k, v)| (k, v));
-    let values: BTreeSet<&str> = known
-        .iter()
-        .filter_map(|h| h.facts.labels.get(key))
-        .map(String::as_str)
-        .collect();
-    lack_of_choice(
-        part,
-        &format!("{key}={value}"),
-        "no host has the label",
-        &values,
-    )
+    let (key, value) = part.ask.labels.first_key_value().map_or(("", ""), |(k, v)| (k, v));
+    let values: BTreeSet<&str> =
+        known.iter().filter_map(|h| h.facts.labels.get(key)).map(String::as_str).collect();
+    lack_of_choice(part, &format!("{key}={value}"), "no host has the label", &values)
 }
 
 fn lack_of_choice(part: &Part, asked: &str, what: &str, there: &BTreeSet<&str>) -> Lack {
@@ -255,27 +169,17 @@ fn lack_of_choice(part: &Part, asked: &str, what: &str, there: &BTreeSet<&str>) 
     if there.len() > SHOWN_MAX {
         shown.push("..");
     }
-    let offer = if shown.is_empty() {
-        "none".to_owned()
-    } else {
-        shown.join(", ")
-    };
+    let offer = if shown.is_empty() { "none".to_owned() } else { shown.join(", ") };
     Lack {
         field: part.field,
         message: format!("{what} {asked}, there is: {offer}"),
-        example: there
-            .first()
-            .map_or_else(|| "none".to_owned(), |first| (*first).to_owned()),
+        example: there.first().map_or_else(|| "none".to_owned(), |first| (*first).to_owned()),
         offer: Some(offer),
     }
 }
 
 fn lack_of_kind(known: &[&Host], part: &Part) -> Lack {
-    let (kind, asked) = part
-        .ask
-        .devices
-        .first_key_value()
-        .map_or(("", 0), |(k, n)| (k, *n));
+    let (kind, asked) = part.ask.devices.first_key_value().map_or(("", 0), |(k, n)| (k, *n));
     let count = |h: &Host| fit::of_kind(&h.facts, kind).count() as u64;
     let best = largest(known, count);
     if best.as_ref().is_none_or(|(figure, _)| *figure == 0) {
@@ -286,13 +190,7 @@ fn lack_of_kind(known: &[&Host], part: &Part) -> Lack {
             offer: Some("none".into()),
         };
     }
-    amount(
-        part,
-        &format!("{asked} {kind} on one host"),
-        best,
-        |n| format!("{n} {kind}"),
-        kind,
-    )
+    amount(part, &format!("{asked} {kind} on one host"), best, |n| format!("{n} {kind}"), kind)
 }
 
 /// The largest figure and the name of the first host that has it.

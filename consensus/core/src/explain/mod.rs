@@ -24,14 +24,9 @@ use tally::{Tally, settled, tally};
 pub fn why(state: &State, id: JobId, now_ms: u64) -> Option<WhyView> {
     let job = state.job(id)?;
     let ask = &job.spec.ask;
-    let waits = job.state == JobState::Pending
-        || (job.state == JobState::Running && !job.pending.is_empty());
+    let waits = job.state == JobState::Pending || (job.state == JobState::Running && !job.pending.is_empty());
     let lack = if waits { lack(state, ask) } else { None };
-    let tally = if waits {
-        tally(state, job, now_ms)
-    } else {
-        settled(state, job)
-    };
+    let tally = if waits { tally(state, job, now_ms) } else { settled(state, job) };
     let (ahead_tasks, ahead_gpus) = if waits { ahead(state, job) } else { (0, 0) };
     let verdict = match (&lack, waits) {
         (Some(lack), _) => format!("cannot run on this cluster: {}", lack.message),
@@ -39,10 +34,7 @@ pub fn why(state: &State, id: JobId, now_ms: u64) -> Option<WhyView> {
         (None, false) => settled_verdict(job),
     };
     let hint = match &lack {
-        Some(lack) => Some(format!(
-            "ask for {}, or add a host that has it",
-            lack.example
-        )),
+        Some(lack) => Some(format!("ask for {}, or add a host that has it", lack.example)),
         None if waits => tally.hint(job),
         None => None,
     };
@@ -96,9 +88,7 @@ pub(crate) fn short(state: &State, ask: &Ask, now_ms: u64) -> &'static str {
     if lasting && state.hosts.len() > 0 {
         return "impossible";
     }
-    let commonest = counts
-        .into_iter()
-        .max_by_key(|(kind, n)| (*n, Reverse(*kind)));
+    let commonest = counts.into_iter().max_by_key(|(kind, n)| (*n, Reverse(*kind)));
     commonest.map_or("no_hosts", |(kind, _)| kind)
 }
 
@@ -110,9 +100,7 @@ fn ahead(state: &State, job: &Job) -> (u64, u64) {
         let before = class.range(..place).filter_map(|(_, id)| state.job(*id));
         let tasks: u64 = before.map(|j| u64::from(j.pending.len())).sum();
         sums.0 += tasks;
-        sums.1 = sums
-            .1
-            .saturating_add(tasks.saturating_mul(u64::from(ask.gpus())));
+        sums.1 = sums.1.saturating_add(tasks.saturating_mul(u64::from(ask.gpus())));
     }
     sums
 }
@@ -127,20 +115,14 @@ fn waiting_verdict(job: &Job, tally: &Tally, ahead_tasks: u64) -> String {
             1 => "1 task is in front of it".to_owned(),
             n => format!("{n} tasks are in front of it"),
         };
-        return format!(
-            "fits {} now and is placed in its turn: {queue}",
-            hosts_text(group.hosts)
-        );
+        return format!("fits {} now and is placed in its turn: {queue}", hosts_text(group.hosts));
     }
     match tally.main() {
         None => "waits: the cluster has no hosts".into(),
         Some(("joining", _)) => "waits: no host that could run it has registered yet".into(),
         Some((_, group)) => {
             let able = hosts_text(tally.able());
-            format!(
-                "waits: {able} could run it, {} of them: {}",
-                group.hosts, group.detail
-            )
+            format!("waits: {able} could run it, {} of them: {}", group.hosts, group.detail)
         }
     }
 }
@@ -149,20 +131,13 @@ fn settled_verdict(job: &Job) -> String {
     let counts = job.counts();
     match job.state {
         JobState::Running => format!("runs: {} live, nothing waits", counts.live),
-        JobState::Ending => format!(
-            "was cancelled: {} attempts are not yet proven gone",
-            counts.live
-        ),
+        JobState::Ending => format!("was cancelled: {} attempts are not yet proven gone", counts.live),
         state => format!("is over: {state}"),
     }
 }
 
 fn hosts_text(n: u32) -> String {
-    if n == 1 {
-        "1 host".into()
-    } else {
-        format!("{n} hosts")
-    }
+    if n == 1 { "1 host".into() } else { format!("{n} hosts") }
 }
 
 fn waited_ms(job: &Job, now_ms: u64) -> u64 {

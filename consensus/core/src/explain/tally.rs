@@ -46,18 +46,14 @@ impl Tally {
     /// if there are no others.
     pub(super) fn main(&self) -> Option<(&'static str, &Group)> {
         let passing = self.by_kind.iter().filter(|(_, group)| !group.lasting);
-        let rank =
-            |kind: &str, group: &Group| (kind != "joining", group.hosts, Reverse(kind.to_owned()));
+        let rank = |kind: &str, group: &Group| (kind != "joining", group.hosts, Reverse(kind.to_owned()));
         let main = passing.max_by_key(|(kind, group)| rank(kind, group))?;
         Some((main.0, main.1))
     }
 
     /// Hosts that could run it if they were empty and open.
     pub(super) fn able(&self) -> u32 {
-        let able = self
-            .by_kind
-            .iter()
-            .filter(|(kind, group)| !group.lasting && **kind != "joining");
+        let able = self.by_kind.iter().filter(|(kind, group)| !group.lasting && **kind != "joining");
         able.map(|(_, group)| group.hosts).sum()
     }
 
@@ -70,19 +66,9 @@ impl Tally {
             "gpus_busy" if group.best > 0 => {
                 format!("asking {} GPUs would fit {} now", group.best, group.example)
             }
-            "gpus_busy" => {
-                "every matching GPU is taken: a higher priority would bring it forward".into()
-            }
-            "cpus_busy" => format!(
-                "asking {} CPUs would fit {} now",
-                milli(group.best),
-                group.example
-            ),
-            "mem_busy" => format!(
-                "asking {} memory would fit {} now",
-                mib(group.best),
-                group.example
-            ),
+            "gpus_busy" => "every matching GPU is taken: a higher priority would bring it forward".into(),
+            "cpus_busy" => format!("asking {} CPUs would fit {} now", milli(group.best), group.example),
+            "mem_busy" => format!("asking {} memory would fit {} now", mib(group.best), group.example),
             "draining" => format!("an operator can undrain {}", group.example),
             "suspended" | "probation" => format!("see why launches fail on {}", group.example),
             "avoided" => "its launches failed: show the job to see the hosts' words".into(),
@@ -121,20 +107,11 @@ pub(super) fn tally(state: &State, job: &Job, now_ms: u64) -> Tally {
             group.lasting = misfit.is_lasting();
         } else if let Some(avoid) = avoided.get(&host.id) {
             let left_s = avoid.until_ms.saturating_sub(now_ms).div_ceil(1_000);
-            let detail = format!(
-                "could not launch it, tried again in {left_s} s (back-off {})",
-                avoid.failures
-            );
+            let detail =
+                format!("could not launch it, tried again in {left_s} s (back-off {})", avoid.failures);
             tally.add(host, "avoided", 0, detail);
-        } else if let Some((_, other)) =
-            hold.filter(|(held, other)| *held == host.id && *other != job.id)
-        {
-            tally.add(
-                host,
-                "held",
-                0,
-                format!("kept free for job {other}, which has waited longer"),
-            );
+        } else if let Some((_, other)) = hold.filter(|(held, other)| *held == host.id && *other != job.id) {
+            tally.add(host, "held", 0, format!("kept free for job {other}, which has waited longer"));
         } else if job.parallel_room() == 0 {
             let detail = "fits, but the job's own cap on parallel tasks is reached".into();
             tally.add(host, "parallel_cap", 0, detail);

@@ -175,12 +175,9 @@ impl fmt::Display for Misfit {
             Self::GpuModel { asks, has } => {
                 write!(f, "asks {} of the model, has {has}", gpus(u64::from(*asks)))
             }
-            Self::Vram { asks, has } => write!(
-                f,
-                "asks {} on each GPU, the largest has {}",
-                mib(*asks),
-                mib(*has)
-            ),
+            Self::Vram { asks, has } => {
+                write!(f, "asks {} on each GPU, the largest has {}", mib(*asks), mib(*has))
+            }
             Self::DeviceCount { kind, asks, has } => write!(f, "asks {asks} {kind}, has {has}"),
             Self::Cpus { asks, has } => {
                 write!(f, "asks {} CPUs, has {}", milli(*asks), milli(*has))
@@ -191,11 +188,7 @@ impl fmt::Display for Misfit {
             Self::Suspended => f.write_str("suspended because launches fail there"),
             Self::Probation => f.write_str("one launch at a time after failed launches"),
             Self::GpusUnhealthy { asks, has } => {
-                write!(
-                    f,
-                    "asks {}, of those that match {has} healthy",
-                    gpus(u64::from(*asks))
-                )
+                write!(f, "asks {}, of those that match {has} healthy", gpus(u64::from(*asks)))
             }
             Self::GpusBusy { asks, has } => {
                 write!(f, "asks {}, {has} free", gpus(u64::from(*asks)))
@@ -216,11 +209,7 @@ impl fmt::Display for Misfit {
 /// Cards for people: `1 GPU`, `2 GPUs`.
 #[must_use]
 pub fn gpus(count: u64) -> String {
-    if count == 1 {
-        "1 GPU".into()
-    } else {
-        format!("{count} GPUs")
-    }
+    if count == 1 { "1 GPU".into() } else { format!("{count} GPUs") }
 }
 
 /// Memory for people: whole GiB where it is, MiB elsewhere.
@@ -240,7 +229,5 @@ pub fn milli(amount: u64) -> String {
     if rest == 0 {
         return whole.to_string();
     }
-    format!("{whole}.{rest:03}")
-        .trim_end_matches('0')
-        .to_owned()
+    format!("{whole}.{rest:03}").trim_end_matches('0').to_owned()
 }

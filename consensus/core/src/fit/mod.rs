@@ -15,20 +15,14 @@ use rota_protocol::view::HostState;
 use std::collections::BTreeSet;
 
 /// Names of device kinds that `Ask::devices` accepts.
-pub const DEVICE_KINDS: [(&str, DeviceKind); 2] =
-    [("fpga", DeviceKind::Fpga), ("mig", DeviceKind::Mig)];
+pub const DEVICE_KINDS: [(&str, DeviceKind); 2] = [("fpga", DeviceKind::Fpga), ("mig", DeviceKind::Mig)];
 
 /// Everything that keeps `ask` off `host` when `used` is granted there, or the healthy free devices it may take:
 /// GPUs that match, and devices of the other kinds asked.
 ///
 /// # Errors
 /// The first obstacle.
-pub fn fits<'h>(
-    host: &'h Host,
-    used: &Used,
-    ask: &Ask,
-    now_ms: u64,
-) -> Result<Vec<&'h DeviceFacts>, Misfit> {
+pub fn fits<'h>(host: &'h Host, used: &Used, ask: &Ask, now_ms: u64) -> Result<Vec<&'h DeviceFacts>, Misfit> {
     capable(host, ask)?;
     open(host, used, now_ms)?;
     room(&host.facts, used, ask)
@@ -38,28 +32,18 @@ pub fn fits<'h>(
 ///
 /// # Errors
 /// The first obstacle; `WrongDevices` if the set is not one that the ask may take.
-pub fn takes(
-    host: &Host,
-    used: &Used,
-    ask: &Ask,
-    devices: &[DeviceUuid],
-    now_ms: u64,
-) -> Result<(), Misfit> {
+pub fn takes(host: &Host, used: &Used, ask: &Ask, devices: &[DeviceUuid], now_ms: u64) -> Result<(), Misfit> {
     let eligible = fits(host, used, ask, now_ms)?;
     let named: BTreeSet<&DeviceUuid> = devices.iter().collect();
     let chosen = || eligible.iter().filter(|d| named.contains(&d.uuid));
     let count = |kind| chosen().filter(|d| d.kind == kind).count();
-    let exact = named.len() == devices.len()
-        && chosen().count() == devices.len()
+    // A device named twice is counted once here, so that the number shows it.
+    let exact = chosen().count() == devices.len()
         && count(DeviceKind::Gpu) == ask.gpus() as usize
         && DEVICE_KINDS
             .iter()
             .all(|(name, kind)| count(*kind) == ask.devices.get(*name).map_or(0, |n| *n as usize));
-    if exact {
-        Ok(())
-    } else {
-        Err(Misfit::WrongDevices)
-    }
+    if exact { Ok(()) } else { Err(Misfit::WrongDevices) }
 }
 
 /// Could the host run it if it were empty, healthy and open?
@@ -73,20 +57,14 @@ pub fn capable(host: &Host, ask: &Ask) -> Result<(), Misfit> {
     let facts = &*host.facts;
     for (key, value) in &ask.labels {
         if facts.labels.get(key) != Some(value) {
-            return Err(Misfit::Label {
-                asks: format!("{key}={value}"),
-            });
+            return Err(Misfit::Label { asks: format!("{key}={value}") });
         }
     }
     gpus_capable(facts, ask)?;
     for (kind, asks) in &ask.devices {
         let has = of_kind(facts, kind).count() as u32;
         if has < *asks {
-            return Err(Misfit::DeviceCount {
-                kind: kind.clone(),
-                asks: *asks,
-                has,
-            });
+            return Err(Misfit::DeviceCount { kind: kind.clone(), asks: *asks, has });
         }
     }
     let (asks, has) = (u64::from(ask.cpus_milli), u64::from(facts.cpus_milli));
@@ -94,10 +72,7 @@ pub fn capable(host: &Host, ask: &Ask) -> Result<(), Misfit> {
         return Err(Misfit::Cpus { asks, has });
     }
     if facts.mem_mib < ask.mem_mib {
-        return Err(Misfit::Mem {
-            asks: ask.mem_mib,
-            has: facts.mem_mib,
-        });
+        return Err(Misfit::Mem { asks: ask.mem_mib, has: facts.mem_mib });
     }
     Ok(())
 }
@@ -167,11 +142,7 @@ fn room<'h>(facts: &'h HostFacts, used: &Used, ask: &Ask) -> Result<Vec<&'h Devi
         eligible.extend(of_kind(facts, kind).filter(free));
         let has = (eligible.len() - before) as u32;
         if has < *asks {
-            return Err(Misfit::DevicesBusy {
-                kind: kind.clone(),
-                asks: *asks,
-                has,
-            });
+            return Err(Misfit::DevicesBusy { kind: kind.clone(), asks: *asks, has });
         }
     }
     let asks = u64::from(ask.cpus_milli);
@@ -199,10 +170,7 @@ pub(crate) fn of_kind<'h>(
     facts: &'h HostFacts,
     name: &str,
 ) -> impl Iterator<Item = &'h DeviceFacts> + use<'h> {
-    let kind = DEVICE_KINDS
-        .iter()
-        .find(|(n, _)| *n == name)
-        .map(|(_, k)| *k);
+    let kind = DEVICE_KINDS.iter().find(|(n, _)| *n == name).map(|(_, k)| *k);
     facts.devices.iter().filter(move |d| Some(d.kind) == kind)
 }
 
@@ -213,16 +181,10 @@ fn vram_suffices(device: &DeviceFacts, ask: &Ask) -> bool {
 
 /// Plain text, letter case aside, never a pattern.
 pub(crate) fn model_accepted(model: &str, accepted: &[String]) -> bool {
-    accepted.is_empty()
-        || accepted
-            .iter()
-            .any(|part| contains_ignoring_case(model, part))
+    accepted.is_empty() || accepted.iter().any(|part| contains_ignoring_case(model, part))
 }
 
 fn contains_ignoring_case(text: &str, part: &str) -> bool {
     let (text, part) = (text.as_bytes(), part.as_bytes());
-    part.is_empty()
-        || text
-            .windows(part.len())
-            .any(|w| w.eq_ignore_ascii_case(part))
+    part.is_empty() || text.windows(part.len()).any(|w| w.eq_ignore_ascii_case(part))
 }

@@ -13,27 +13,14 @@ use std::collections::{BTreeMap, BTreeSet};
 #[must_use]
 pub fn check_plan(view: &View, config: &PlanConfig, now_ms: u64, plan: &Plan) -> Vec<String> {
     let mut replay = Replay {
-        jobs: view
-            .classes
-            .iter()
-            .flatten()
-            .map(|job| (job.id, job))
-            .collect(),
-        hosts: view
-            .hosts
-            .iter()
-            .map(|h| (h.id, (&**h, h.used.clone())))
-            .collect(),
+        jobs: view.classes.iter().flatten().map(|job| (job.id, job)).collect(),
+        hosts: view.hosts.iter().map(|h| (h.id, (&**h, h.used.clone()))).collect(),
         placed: BTreeMap::new(),
         tasks: BTreeSet::new(),
     };
     let mut wrong = Vec::new();
     if plan.moves.len() > config.moves_max {
-        wrong.push(format!(
-            "{} moves are above {}",
-            plan.moves.len(),
-            config.moves_max
-        ));
+        wrong.push(format!("{} moves are above {}", plan.moves.len(), config.moves_max));
     }
     for one in &plan.moves {
         let Move::Place { task, host, .. } = one;
@@ -56,12 +43,7 @@ struct Replay<'v> {
 
 impl Replay<'_> {
     fn step(&mut self, one: &Move, now_ms: u64) -> Result<(), String> {
-        let Move::Place {
-            task,
-            host: id,
-            epoch,
-            devices,
-        } = one;
+        let Move::Place { task, host: id, epoch, devices } = one;
         let job = *self.jobs.get(&task.job).ok_or("the job is not ready")?;
         if !job.ordinals().any(|ordinal| job.task(ordinal) == *task) {
             return Err("the task does not wait".into());
@@ -74,11 +56,7 @@ impl Replay<'_> {
         if *placed > job.room {
             return Err("above the job's cap".into());
         }
-        if job
-            .avoid
-            .iter()
-            .any(|(host, until_ms)| host == id && now_ms < *until_ms)
-        {
+        if job.avoid.iter().any(|(host, until_ms)| host == id && now_ms < *until_ms) {
             return Err("the job keeps away from it".into());
         }
         let (host, used) = self.hosts.get_mut(id).ok_or("no such host")?;
@@ -90,8 +68,7 @@ impl Replay<'_> {
         used.cpus_milli += u64::from(ask.cpus_milli);
         used.mem_mib += ask.mem_mib;
         used.launching += 1;
-        used.devices
-            .extend(devices.iter().map(|uuid| (uuid.clone(), Token(0))));
+        used.devices.extend(devices.iter().map(|uuid| (uuid.clone(), Token(0))));
         Ok(())
     }
 }

@@ -9,11 +9,8 @@ use std::collections::BTreeMap;
 /// The smallest cards that do, on one NUMA node if one has enough, else by UUID.
 pub(super) fn choose(eligible: &[&DeviceFacts], ask: &Ask) -> Vec<DeviceUuid> {
     let asked = ask.gpus() as usize;
-    let mut gpus: Vec<&DeviceFacts> = eligible
-        .iter()
-        .copied()
-        .filter(|d| d.kind == DeviceKind::Gpu)
-        .collect();
+    let mut gpus: Vec<&DeviceFacts> =
+        eligible.iter().copied().filter(|d| d.kind == DeviceKind::Gpu).collect();
     gpus.sort_by_key(|d| (d.vram_mib, d.numa, &d.uuid));
     if asked > 1 {
         let mut nodes: BTreeMap<(Option<u64>, Option<u32>), Vec<&DeviceFacts>> = BTreeMap::new();
@@ -28,10 +25,7 @@ pub(super) fn choose(eligible: &[&DeviceFacts], ask: &Ask) -> Vec<DeviceUuid> {
     }
     let mut chosen: Vec<DeviceUuid> = gpus.iter().take(asked).map(|d| d.uuid.clone()).collect();
     for (name, count) in &ask.devices {
-        let kind = fit::DEVICE_KINDS
-            .iter()
-            .find(|(n, _)| n == name)
-            .map(|(_, k)| *k);
+        let kind = fit::DEVICE_KINDS.iter().find(|(n, _)| n == name).map(|(_, k)| *k);
         let of_kind = eligible.iter().filter(|d| Some(d.kind) == kind);
         chosen.extend(of_kind.take(*count as usize).map(|d| d.uuid.clone()));
     }

@@ -33,10 +33,7 @@ pub struct PlanConfig {
 
 impl Default for PlanConfig {
     fn default() -> Self {
-        Self {
-            avoid_hosts: BTreeSet::new(),
-            moves_max: PLAN_MOVES_MAX,
-        }
+        Self { avoid_hosts: BTreeSet::new(), moves_max: PLAN_MOVES_MAX }
     }
 }
 
@@ -45,14 +42,8 @@ impl Default for PlanConfig {
 pub fn plan(view: &View, config: &PlanConfig, now_ms: u64, seed: u64) -> Plan {
     let mut round = Round::new(view, config, now_ms, seed);
     round.run();
-    let plan = Plan {
-        seen_index: view.index,
-        moves: round.moves,
-    };
-    debug_assert_eq!(
-        check_plan(view, config, now_ms, &plan),
-        Vec::<String>::new()
-    );
+    let plan = Plan { seen_index: view.index, moves: round.moves };
+    debug_assert_eq!(check_plan(view, config, now_ms, &plan), Vec::<String>::new());
     plan
 }
 
@@ -83,9 +74,7 @@ struct Ceiling {
 impl Ceiling {
     fn raise(&mut self, host: &Host, used: &Used) {
         let idle = |d: &&DeviceFacts| {
-            d.kind == DeviceKind::Gpu
-                && d.health.is_healthy()
-                && !used.devices.contains_key(&d.uuid)
+            d.kind == DeviceKind::Gpu && d.health.is_healthy() && !used.devices.contains_key(&d.uuid)
         };
         let gpus = host.facts.devices.iter().filter(idle).count() as u64;
         let cpus = u64::from(host.facts.cpus_milli).saturating_sub(used.cpus_milli);
@@ -141,16 +130,13 @@ struct Round<'v> {
 
 impl<'v> Round<'v> {
     fn new(view: &'v View, config: &PlanConfig, now_ms: u64, seed: u64) -> Self {
-        let takes_work = |h: &&'v Host| {
-            !config.avoid_hosts.contains(&h.id) && fit::open(h, &h.used, now_ms).is_ok()
-        };
+        let takes_work =
+            |h: &&'v Host| !config.avoid_hosts.contains(&h.id) && fit::open(h, &h.used, now_ms).is_ok();
         let hosts = view.hosts.iter().map(|h| &**h).filter(takes_work);
         let classes: Vec<Class<'v>> = view.classes.iter().map(|jobs| Class::new(jobs)).collect();
         let heads = classes.iter().enumerate();
-        let heads =
-            heads.filter_map(|(at, class)| Some(Reverse((class.jobs.first()?.place(), at, 0))));
-        let hosts: Vec<(&Host, Cow<'v, Used>)> =
-            hosts.map(|h| (h, Cow::Borrowed(&h.used))).collect();
+        let heads = heads.filter_map(|(at, class)| Some(Reverse((class.jobs.first()?.place(), at, 0))));
+        let hosts: Vec<(&Host, Cow<'v, Used>)> = hosts.map(|h| (h, Cow::Borrowed(&h.used))).collect();
         let (mut free, mut total) = (Ceiling::default(), Ceiling::default());
         for (host, used) in &hosts {
             free.raise(host, used);
@@ -245,13 +231,11 @@ impl<'v> Round<'v> {
         let (host, used) = &self.hosts[at];
         fit::fits(host, used, ask, self.now_ms)?;
         let facts = &*host.facts;
-        let asked =
-            u64::from(ask.gpus()) + ask.devices.values().map(|n| u64::from(*n)).sum::<u64>();
+        let asked = u64::from(ask.gpus()) + ask.devices.values().map(|n| u64::from(*n)).sum::<u64>();
         let first = if asked == 0 {
             u64::from(!facts.devices.is_empty())
         } else {
-            let idle =
-                |d: &&DeviceFacts| d.health.is_healthy() && !used.devices.contains_key(&d.uuid);
+            let idle = |d: &&DeviceFacts| d.health.is_healthy() && !used.devices.contains_key(&d.uuid);
             facts.devices.iter().filter(idle).count() as u64 - asked
         };
         let cpus = u64::from(facts.cpus_milli).saturating_sub(used.cpus_milli);
@@ -276,15 +260,9 @@ impl<'v> Round<'v> {
         used.mem_mib += ask.mem_mib;
         used.launching += 1;
         // The token is not known before the commit; here it only says "taken".
-        used.devices
-            .extend(devices.iter().map(|uuid| (uuid.clone(), Token(0))));
+        used.devices.extend(devices.iter().map(|uuid| (uuid.clone(), Token(0))));
         self.touched.push(at);
-        self.moves.push(Move::Place {
-            task: job.task(ordinal),
-            host: host.id,
-            epoch: host.epoch,
-            devices,
-        });
+        self.moves.push(Move::Place { task: job.task(ordinal), host: host.id, epoch: host.epoch, devices });
     }
 
     /// Hold: the first job in order that waits too long, and could run if some host emptied, gets the host that is
@@ -299,13 +277,8 @@ impl<'v> Round<'v> {
             .filter(|at| fit::fits(self.hosts[*at].0, &Used::default(), ask, self.now_ms).is_ok())
             .max_by_key(|at| {
                 let (host, used) = &self.hosts[*at];
-                let free =
-                    |d: &&DeviceFacts| d.health.is_healthy() && !used.devices.contains_key(&d.uuid);
-                let gpus = host
-                    .facts
-                    .devices
-                    .iter()
-                    .filter(|d| fit::gpu_matches(d, ask));
+                let free = |d: &&DeviceFacts| d.health.is_healthy() && !used.devices.contains_key(&d.uuid);
+                let gpus = host.facts.devices.iter().filter(|d| fit::gpu_matches(d, ask));
                 let cpus = u64::from(host.facts.cpus_milli).saturating_sub(used.cpus_milli);
                 (gpus.filter(free).count(), cpus, Reverse(host.id))
             });
@@ -318,20 +291,13 @@ impl<'v> Round<'v> {
     /// On the held host only work that takes nothing the waiting job needs: no devices, and CPU and memory that are
     /// over even when the job has come.
     fn hold_allows(&self, at: usize, job: &ReadyJob) -> bool {
-        let Some(hold) = self
-            .hold
-            .as_ref()
-            .filter(|h| h.host == at && h.job != job.id)
-        else {
+        let Some(hold) = self.hold.as_ref().filter(|h| h.host == at && h.job != job.id) else {
             return true;
         };
         let (host, used) = &self.hosts[at];
         let ask = &job.spec.ask;
         let cpus = used.cpus_milli + u64::from(ask.cpus_milli) + u64::from(hold.ask.cpus_milli);
-        let mem = used
-            .mem_mib
-            .saturating_add(ask.mem_mib)
-            .saturating_add(hold.ask.mem_mib);
+        let mem = used.mem_mib.saturating_add(ask.mem_mib).saturating_add(hold.ask.mem_mib);
         ask.gpus() == 0
             && ask.devices.is_empty()
             && cpus <= u64::from(host.facts.cpus_milli)
@@ -341,12 +307,7 @@ impl<'v> Round<'v> {
 
 impl<'v> Class<'v> {
     fn new(jobs: &'v [ReadyJob]) -> Self {
-        Self {
-            jobs,
-            fitting: BTreeSet::new(),
-            scores: BTreeMap::new(),
-            seen: None,
-        }
+        Self { jobs, fitting: BTreeSet::new(), scores: BTreeMap::new(), seen: None }
     }
 
     fn set(&mut self, host: usize, score: Option<Score>) {

@@ -37,10 +37,7 @@ impl ReadyJob {
     /// The task at a position.
     pub(super) fn task(&self, ordinal: u32) -> TaskId {
         let index = self.spec.array.map_or(0, |array| array.index(ordinal));
-        TaskId {
-            job: self.id,
-            index,
-        }
+        TaskId { job: self.id, index }
     }
 
     /// Tasks in order, no more than may be placed.
@@ -78,10 +75,7 @@ impl View {
             if left == 0 {
                 return None;
             }
-            let ids = class
-                .iter()
-                .take(PLAN_MOVES_MAX.min(left))
-                .map(|(_, id)| *id);
+            let ids = class.iter().take(PLAN_MOVES_MAX.min(left)).map(|(_, id)| *id);
             let jobs: Vec<ReadyJob> = ids.filter_map(|id| ready(state, id)).collect();
             left = left.saturating_sub(jobs.len());
             Some(jobs)
@@ -104,8 +98,6 @@ fn ready(state: &State, id: JobId) -> Option<ReadyJob> {
         submitted_ms: job.submitted_ms,
         tasks: job.pending.first(room.min(PLAN_MOVES_MAX as u32)),
         room,
-        avoid: avoided
-            .map(|(host, avoid)| (host, avoid.until_ms))
-            .collect(),
+        avoid: avoided.map(|(host, avoid)| (host, avoid.until_ms)).collect(),
     })
 }

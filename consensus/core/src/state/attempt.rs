@@ -114,12 +114,7 @@ impl AttemptTable {
     /// Live attempts of a job, by index.
     pub(crate) fn of_job(&self, job: JobId) -> impl Iterator<Item = &Attempt> {
         self.by_task
-            .range(
-                TaskId { job, index: 0 }..=TaskId {
-                    job,
-                    index: u32::MAX,
-                },
-            )
+            .range(TaskId { job, index: 0 }..=TaskId { job, index: u32::MAX })
             .filter_map(|(_, token)| self.get(*token))
     }
 

@@ -60,21 +60,12 @@ impl DedupTable {
     }
 
     /// Keeps an answer.
-    pub(crate) fn remember(
-        &mut self,
-        request: RequestId,
-        actor: &Actor,
-        outcome: &Outcome,
-        now_ms: u64,
-    ) {
+    pub(crate) fn remember(&mut self, request: RequestId, actor: &Actor, outcome: &Outcome, now_ms: u64) {
         let answer = match outcome {
             Outcome::Submitted { job } => Answer::Submitted(*job),
             other => Answer::Other(Box::new(other.clone())),
         };
-        let known = Remembered {
-            author: author(actor),
-            answer,
-        };
+        let known = Remembered { author: author(actor), answer };
         if self.map.insert(request.0, known).is_none() {
             self.queue.push_back((now_ms, request.0));
         }
@@ -96,15 +87,8 @@ impl DedupTable {
     /// Queue and map name the same ids, and the queue is in order of time.
     pub(crate) fn is_sound(&self) -> bool {
         self.queue.len() == self.map.len()
-            && self
-                .queue
-                .iter()
-                .all(|(_, request)| self.map.contains_key(request))
-            && self
-                .queue
-                .iter()
-                .zip(self.queue.iter().skip(1))
-                .all(|(a, b)| a.0 <= b.0)
+            && self.queue.iter().all(|(_, request)| self.map.contains_key(request))
+            && self.queue.iter().zip(self.queue.iter().skip(1)).all(|(a, b)| a.0 <= b.0)
     }
 }
 

@@ -146,10 +146,7 @@ impl Host {
     /// The suspension in force at `now_ms`.
     #[must_use]
     pub fn suspension(&self, now_ms: u64) -> Option<&Suspension> {
-        self.launches
-            .suspension
-            .as_ref()
-            .filter(|s| now_ms < s.until_ms)
+        self.launches.suspension.as_ref().filter(|s| now_ms < s.until_ms)
     }
 
     /// Has failed launches and none that worked since: one launch at a time.
@@ -171,10 +168,7 @@ impl Host {
     /// Devices that no other host may offer: those listed here, and those held here that are listed no more.
     fn owned(&self) -> impl Iterator<Item = &DeviceUuid> {
         let listed = self.facts.devices.iter().filter(|d| !is_foreign(d));
-        let held = self
-            .gone
-            .iter()
-            .filter(|d| self.used.devices.contains_key(&d.uuid));
+        let held = self.gone.iter().filter(|d| self.used.devices.contains_key(&d.uuid));
         listed.chain(held).map(|d| &d.uuid)
     }
 
@@ -185,25 +179,16 @@ impl Host {
         while record.failures.len() > LAUNCH_FAILURES_MAX {
             record.failures.pop_front();
         }
-        let recent = record
-            .failures
-            .iter()
-            .filter(|at| at.saturating_add(LAUNCH_WINDOW_MS) > now_ms)
-            .count();
-        let already = record
-            .suspension
-            .as_ref()
-            .is_some_and(|s| now_ms < s.until_ms);
+        let recent = record.failures.iter().filter(|at| at.saturating_add(LAUNCH_WINDOW_MS) > now_ms).count();
+        let already = record.suspension.as_ref().is_some_and(|s| now_ms < s.until_ms);
         if already || (recent < LAUNCH_FAILURES_MAX && record.level == 0) {
             return false;
         }
         let for_ms = (SUSPEND_MS_MIN << record.level.min(8)).min(SUSPEND_MS_MAX);
         record.level = record.level.saturating_add(1);
         record.failures.clear();
-        record.suspension = Some(Suspension {
-            until_ms: now_ms.saturating_add(for_ms),
-            reason: reason.to_owned(),
-        });
+        record.suspension =
+            Some(Suspension { until_ms: now_ms.saturating_add(for_ms), reason: reason.to_owned() });
         true
     }
 
@@ -218,12 +203,9 @@ impl Host {
     /// for people only, up to a limit.
     pub(crate) fn take_facts(&mut self, mut facts: HostFacts) {
         facts.devices.sort_by(|a, b| a.uuid.cmp(&b.uuid));
-        let listed =
-            |uuid: &DeviceUuid| facts.devices.binary_search_by(|d| d.uuid.cmp(uuid)).is_ok();
+        let listed = |uuid: &DeviceUuid| facts.devices.binary_search_by(|d| d.uuid.cmp(uuid)).is_ok();
         let vanished = self.facts.devices.iter().map(|device| DeviceFacts {
-            health: DeviceHealth::Lost {
-                reason: "no longer registered by its host".into(),
-            },
+            health: DeviceHealth::Lost { reason: "no longer registered by its host".into() },
             ..device.clone()
         });
         let mut gone: Vec<DeviceFacts> = self.gone.drain(..).chain(vanished).collect();
@@ -292,9 +274,7 @@ impl HostTable {
     /// A lost host stops listing a device that another host now has.
     pub(crate) fn forget_device(&mut self, id: HostId, uuid: &DeviceUuid) {
         self.change(id, |host| {
-            Arc::make_mut(&mut host.facts)
-                .devices
-                .retain(|d| d.uuid != *uuid);
+            Arc::make_mut(&mut host.facts).devices.retain(|d| d.uuid != *uuid);
             host.gone.retain(|d| d.uuid != *uuid);
         });
     }
@@ -319,9 +299,7 @@ impl HostTable {
             return;
         };
         let used = &mut host.used;
-        used.cpus_milli = used
-            .cpus_milli
-            .saturating_sub(u64::from(attempt.cpus_milli));
+        used.cpus_milli = used.cpus_milli.saturating_sub(u64::from(attempt.cpus_milli));
         used.mem_mib = used.mem_mib.saturating_sub(attempt.mem_mib);
         for uuid in &attempt.devices {
             if used.devices.get(uuid) != Some(&attempt.token) {
@@ -338,11 +316,8 @@ impl HostTable {
 
     /// Rebuilds the index from the rows, after a snapshot was read.
     pub(crate) fn rebuild(&mut self) {
-        self.owner = self
-            .map
-            .values()
-            .flat_map(|host| host.owned().map(|uuid| (uuid.clone(), host.id)))
-            .collect();
+        self.owner =
+            self.map.values().flat_map(|host| host.owned().map(|uuid| (uuid.clone(), host.id))).collect();
     }
 
     fn change(&mut self, id: HostId, change: impl FnOnce(&mut Host)) {

@@ -116,10 +116,7 @@ impl Job {
     /// The task at a position.
     #[must_use]
     pub fn task(&self, ordinal: u32) -> TaskId {
-        TaskId {
-            job: self.id,
-            index: self.spec.array.map_or(0, |array| array.index(ordinal)),
-        }
+        TaskId { job: self.id, index: self.spec.array.map_or(0, |array| array.index(ordinal)) }
     }
 
     /// The position of an index, if it is one of the job's. A plain job has the index 0.
@@ -203,10 +200,7 @@ impl Job {
         }
         let failures = known.map_or(0, |a| a.failures);
         let for_ms = AVOID_MS_MIN << failures.min(AVOID_DOUBLINGS_MAX);
-        let avoid = Avoid {
-            until_ms: now_ms.saturating_add(for_ms),
-            failures: failures.saturating_add(1),
-        };
+        let avoid = Avoid { until_ms: now_ms.saturating_add(for_ms), failures: failures.saturating_add(1) };
         self.avoid.insert(host, avoid);
         if self.avoid.len() > AVOIDED_HOSTS_MAX {
             let first = self.avoid.iter().min_by_key(|(_, a)| a.until_ms);
@@ -241,9 +235,7 @@ impl JobTable {
     }
 
     pub(crate) fn after(&self, id: JobId) -> impl Iterator<Item = &Job> {
-        self.map
-            .range((std::ops::Bound::Excluded(id), std::ops::Bound::Unbounded))
-            .map(|(_, j)| &**j)
+        self.map.range((std::ops::Bound::Excluded(id), std::ops::Bound::Unbounded)).map(|(_, j)| &**j)
     }
 
     /// Jobs that are not terminal.

@@ -158,10 +158,7 @@ impl State {
 
     /// What each tenant has held so far; attempts that still live are not counted yet.
     pub fn usage(&self) -> impl Iterator<Item = (&str, Usage)> {
-        self.meta
-            .usage
-            .iter()
-            .map(|(name, usage)| (name.as_str(), *usage))
+        self.meta.usage.iter().map(|(name, usage)| (name.as_str(), *usage))
     }
 
     /// Rebuilds every index from the rows.

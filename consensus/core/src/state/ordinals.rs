@@ -135,11 +135,7 @@ impl Ordinals {
         }
         let (mut first, mut last) = (start, end);
         // Ranges that overlap or touch the new one are swallowed.
-        if let Some((s, e)) = self
-            .ranges
-            .range(..=start)
-            .next_back()
-            .map(|(s, e)| (*s, *e))
+        if let Some((s, e)) = self.ranges.range(..=start).next_back().map(|(s, e)| (*s, *e))
             && e >= start
         {
             first = s;
@@ -147,12 +143,7 @@ impl Ordinals {
             self.ranges.remove(&s);
             self.len -= e - s;
         }
-        while let Some((s, e)) = self
-            .ranges
-            .range(first..=last)
-            .next()
-            .map(|(s, e)| (*s, *e))
-        {
+        while let Some((s, e)) = self.ranges.range(first..=last).next().map(|(s, e)| (*s, *e)) {
             last = last.max(e);
             self.ranges.remove(&s);
             self.len -= e - s;

@@ -16,19 +16,13 @@ const N: [&str; 3] = [
 
 fn ask(lab: &Lab, job: JobId) -> WhyView {
     let why = why(&lab.state, job, lab.now_ms).expect("job");
-    assert_eq!(
-        why.by_reason.iter().map(|r| r.hosts).sum::<u32>(),
-        why.hosts
-    );
+    assert_eq!(why.by_reason.iter().map(|r| r.hosts).sum::<u32>(), why.hosts);
     assert_eq!(why.hosts as usize, lab.state.hosts().count());
     why
 }
 
 fn kinds(why: &WhyView) -> BTreeMap<&str, u32> {
-    why.by_reason
-        .iter()
-        .map(|r| (r.kind.as_str(), r.hosts))
-        .collect()
+    why.by_reason.iter().map(|r| (r.kind.as_str(), r.hosts)).collect()
 }
 
 /// R006, with its own inputs.
@@ -39,20 +33,10 @@ fn impossible_asks_say_so_until_a_fitting_host_joins() {
     let table = [
         ("gpus=128", "ask.gpus", "4 GPUs on n1", false),
         ("gpus=5", "ask.gpus", "4 GPUs on n1", true),
-        (
-            "gpus=1 vram=141GiB",
-            "ask.vram",
-            "80 GiB on one GPU on n1",
-            true,
-        ),
+        ("gpus=1 vram=141GiB", "ask.vram", "80 GiB on one GPU on n1", true),
         ("gpus=1 mem=1TiB", "ask.mem", "256 GiB memory on n1", true),
         ("gpus=1 model=H100", "ask.model", "A100", true),
-        (
-            "gpus=4 model=A100 vram=90GiB",
-            "ask.vram",
-            "80 GiB on one GPU",
-            false,
-        ),
+        ("gpus=4 model=A100 vram=90GiB", "ask.vram", "80 GiB on one GPU", false),
         ("fpga=1", "ask.devices", "none", false),
         ("gpus=1 cpus=64", "ask.cpus", "32 CPUs on n1", false),
         ("gpus=1 rack=z9", "ask.labels", "none", false),
@@ -62,16 +46,8 @@ fn impossible_asks_say_so_until_a_fitting_host_joins() {
     for (job, (line, field, offer, _)) in jobs.iter().zip(table) {
         let why = ask(&lab, *job);
         assert!(why.impossible, "{line}");
-        assert!(
-            why.largest_offer
-                .as_deref()
-                .is_some_and(|o| o.contains(offer)),
-            "{line}: {why:?}"
-        );
-        assert!(
-            why.verdict.starts_with("cannot run on this cluster"),
-            "{line}"
-        );
+        assert!(why.largest_offer.as_deref().is_some_and(|o| o.contains(offer)), "{line}: {why:?}");
+        assert!(why.verdict.starts_with("cannot run on this cluster"), "{line}");
         assert!(why.hint.is_some());
         let error = feasible(&lab.state, &job_spec(line).ask).expect_err(line);
         assert_eq!(error.field.as_deref(), Some(field), "{line}");
@@ -83,11 +59,7 @@ fn impossible_asks_say_so_until_a_fitting_host_joins() {
     lab.host("n4 gpus=8xH100:141GiB cpus=32 mem=2TiB");
     for (job, (line, .., possible)) in jobs.iter().zip(table) {
         assert_eq!(ask(&lab, *job).impossible, !possible, "{line}");
-        assert_eq!(
-            feasible(&lab.state, &job_spec(line).ask).is_ok(),
-            possible,
-            "{line}"
-        );
+        assert_eq!(feasible(&lab.state, &job_spec(line).ask).is_ok(), possible, "{line}");
     }
     assert!(lab.round() > 0, "they start without a new submit");
 }
@@ -99,11 +71,7 @@ fn a_combination_is_named() {
     let job = lab.submit("gpus=4 model=A100 vram=90GiB");
     let why = ask(&lab, job);
     assert!(why.impossible);
-    assert!(
-        why.verdict.contains("no host has 4 gpu of 90 GiB together"),
-        "{}",
-        why.verdict
-    );
+    assert!(why.verdict.contains("no host has 4 gpu of 90 GiB together"), "{}", why.verdict);
 }
 
 /// R006: hosts that are down or drained still count as existing; a cluster without hosts judges nothing.
@@ -114,41 +82,25 @@ fn maintenance_makes_nothing_impossible() {
     assert!(!ask(&lab, job).impossible);
     assert!(feasible(&lab.state, &job_spec("gpus=4").ask).is_ok());
     let host = lab.host(N[0]);
-    lab.system(Command::DrainHost {
-        host,
-        reason: "new fans".into(),
-    });
+    lab.system(Command::DrainHost { host, reason: "new fans".into() });
     let drained = ask(&lab, job);
     assert!(!drained.impossible);
-    assert_eq!(
-        kinds(&drained),
-        BTreeMap::from([("draining", 1), ("joining", 1)])
-    );
+    assert_eq!(kinds(&drained), BTreeMap::from([("draining", 1), ("joining", 1)]));
     assert!(drained.verdict.contains("new fans"), "{}", drained.verdict);
     lab.expire(host);
     assert!(!ask(&lab, job).impossible);
     // A dirty card is there, too.
-    lab.register(
-        host,
-        host_facts("n1 gpus=4xA100:80GiB dirty=GPU-n1-0").1,
-        true,
-    );
+    lab.register(host, host_facts("n1 gpus=4xA100:80GiB dirty=GPU-n1-0").1, true);
     lab.system(Command::UndrainHost { host });
     let dirty = ask(&lab, job);
     assert!(!dirty.impossible);
-    assert_eq!(
-        kinds(&dirty),
-        BTreeMap::from([("gpus_unhealthy", 1), ("joining", 1)])
-    );
+    assert_eq!(kinds(&dirty), BTreeMap::from([("gpus_unhealthy", 1), ("joining", 1)]));
 }
 
 /// R093: one waiting job for each cause; every host is counted once.
 #[test]
 fn each_cause_has_its_own_reason() {
-    let mut lab = Lab::with(&[
-        "n1 gpus=4xA100:80GiB cpus=8 mem=16GiB rack=a",
-        "n2 gpus=2xH100:40GiB rack=b",
-    ]);
+    let mut lab = Lab::with(&["n1 gpus=4xA100:80GiB cpus=8 mem=16GiB rack=a", "n2 gpus=2xH100:40GiB rack=b"]);
     let first = lab.submit("gpus=3 model=A100 cpus=6 mem=12GiB");
     lab.round();
     for (line, on_n1, on_n2) in [
@@ -186,24 +138,14 @@ fn backoff_cap_and_hold_are_named() {
     let token = lab.token(failing);
     lab.end(token, launch_failed());
     let why = ask(&lab, failing);
-    assert_eq!(
-        kinds(&why),
-        BTreeMap::from([("avoided", 1), ("joining", 1)])
-    );
-    assert!(
-        why.verdict.contains("tried again in 30 s"),
-        "{}",
-        why.verdict
-    );
+    assert_eq!(kinds(&why), BTreeMap::from([("avoided", 1), ("joining", 1)]));
+    assert!(why.verdict.contains("tried again in 30 s"), "{}", why.verdict);
     lab.cancel(failing);
 
     let capped = lab.submit("gpus=1 array=0-4%1");
     lab.round();
     let why = ask(&lab, capped);
-    assert_eq!(
-        kinds(&why),
-        BTreeMap::from([("joining", 1), ("parallel_cap", 1)])
-    );
+    assert_eq!(kinds(&why), BTreeMap::from([("joining", 1), ("parallel_cap", 1)]));
 
     let wide = lab.submit("gpus=2");
     lab.now_ms += 31_000;
@@ -211,33 +153,16 @@ fn backoff_cap_and_hold_are_named() {
     assert_eq!(lab.round(), 0);
     let why = ask(&lab, small);
     assert_eq!(kinds(&why), BTreeMap::from([("held", 1), ("joining", 1)]));
-    assert!(
-        why.verdict.contains(&format!("job {wide}")),
-        "{}",
-        why.verdict
-    );
-    assert_eq!(
-        kinds(&ask(&lab, wide)),
-        BTreeMap::from([("gpus_busy", 1), ("joining", 1)])
-    );
+    assert!(why.verdict.contains(&format!("job {wide}")), "{}", why.verdict);
+    assert_eq!(kinds(&ask(&lab, wide)), BTreeMap::from([("gpus_busy", 1), ("joining", 1)]));
 }
 
 /// The job's own filters are the planner's: what fits by `why` is placed by the next round, and the reverse.
 #[test]
 fn why_and_the_planner_agree() {
     let mut lab = Lab::with(&["n1 gpus=2xA100:80GiB cpus=8", "n2 gpus=1xH100:80GiB cpus=2"]);
-    lab.system(Command::DrainHost {
-        host: HostId(3),
-        reason: String::new(),
-    });
-    for line in [
-        "gpus=1",
-        "gpus=2",
-        "gpus=1 model=H100",
-        "cpus=4",
-        "cpus=9",
-        "gpus=1 vram=90GiB",
-    ] {
+    lab.system(Command::DrainHost { host: HostId(3), reason: String::new() });
+    for line in ["gpus=1", "gpus=2", "gpus=1 model=H100", "cpus=4", "cpus=9", "gpus=1 vram=90GiB"] {
         let job = lab.submit(line);
         let fits = kinds(&ask(&lab, job)).contains_key("fits");
         assert_eq!(lab.round() == 1, fits, "{line}");

@@ -27,13 +27,7 @@ pub(crate) struct Lab {
 impl Lab {
     /// A cluster without hosts; its clock stands at 1,000,000 ms.
     pub(crate) fn new() -> Self {
-        let mut lab = Self {
-            state: State::new(),
-            now_ms: 1_000_000,
-            log: Vec::new(),
-            boots: 0,
-            tokens: 0,
-        };
+        let mut lab = Self { state: State::new(), now_ms: 1_000_000, log: Vec::new(), boots: 0, tokens: 0 };
         lab.system(Command::CreateCluster {
             cluster: ClusterId(7),
             name: "lab".into(),
@@ -56,11 +50,7 @@ impl Lab {
     /// Applies one entry; checks every law afterwards.
     pub(crate) fn apply(&mut self, proposals: Vec<Proposal>) -> Applied {
         let index = self.state.applied_index() + 1;
-        let entry = Entry {
-            format: LOG_FORMAT,
-            at_ms: self.now_ms,
-            proposals,
-        };
+        let entry = Entry { format: LOG_FORMAT, at_ms: self.now_ms, proposals };
         let applied = self.state.apply(index, &entry);
         assert_eq!(applied.outcomes.len(), entry.proposals.len());
         self.log.push((index, entry));
@@ -69,21 +59,12 @@ impl Lab {
     }
 
     pub(crate) fn check(&self) {
-        assert_eq!(
-            invariant::check(&self.state),
-            Vec::new(),
-            "after {:?}",
-            self.log.last()
-        );
+        assert_eq!(invariant::check(&self.state), Vec::new(), "after {:?}", self.log.last());
     }
 
     /// One command by an actor under a request id.
     pub(crate) fn ask(&mut self, actor: Actor, request: RequestId, command: Command) -> Outcome {
-        let proposal = Proposal {
-            request,
-            actor,
-            command,
-        };
+        let proposal = Proposal { request, actor, command };
         self.apply(vec![proposal]).outcomes.remove(0)
     }
 
@@ -96,10 +77,7 @@ impl Lab {
         let (name, facts) = host_facts(line);
         let id = self.admit(&name);
         let outcome = self.register(id, facts, true);
-        assert!(
-            matches!(outcome, Outcome::HostRegistered { .. }),
-            "{outcome:?}"
-        );
+        assert!(matches!(outcome, Outcome::HostRegistered { .. }), "{outcome:?}");
         id
     }
 
@@ -108,16 +86,9 @@ impl Lab {
         let token = [self.tokens; 32];
         let usage = TokenUse::Join { host_name: None };
         let expires_at_ms = u64::MAX;
-        self.system(Command::MintToken {
-            token,
-            usage,
-            expires_at_ms,
-        });
-        let outcome = self.system(Command::AdmitHost {
-            token,
-            host_name: name.into(),
-            addr: "10.0.0.9:1".into(),
-        });
+        self.system(Command::MintToken { token, usage, expires_at_ms });
+        let outcome =
+            self.system(Command::AdmitHost { token, host_name: name.into(), addr: "10.0.0.9:1".into() });
         match outcome {
             Outcome::HostAdmitted { host } => host,
             other => panic!("{other:?}"),
@@ -127,16 +98,9 @@ impl Lab {
     /// Registers facts, after a reboot or with the boot it has.
     pub(crate) fn register(&mut self, host: HostId, facts: HostFacts, reboot: bool) -> Outcome {
         self.boots += 1;
-        let boot = if reboot {
-            BootId(self.boots)
-        } else {
-            self.state.host(host).map_or(BootId(0), |h| h.boot)
-        };
-        let registration = HostRegistration {
-            boot,
-            addr: "10.0.0.9:1".into(),
-            facts,
-        };
+        let boot =
+            if reboot { BootId(self.boots) } else { self.state.host(host).map_or(BootId(0), |h| h.boot) };
+        let registration = HostRegistration { boot, addr: "10.0.0.9:1".into(), facts };
         self.system(Command::RegisterHost { host, registration })
     }
 
@@ -154,12 +118,7 @@ impl Lab {
     }
 
     pub(crate) fn plan(&self) -> Plan {
-        plan(
-            &View::of(&self.state),
-            &PlanConfig::default(),
-            self.now_ms,
-            1,
-        )
+        plan(&View::of(&self.state), &PlanConfig::default(), self.now_ms, 1)
     }
 
     /// Plans and commits; nothing may be refused. Gives the number of moves.
@@ -168,22 +127,13 @@ impl Lab {
         let moves = plan.moves.len();
         if moves > 0 {
             let outcome = self.system(Command::CommitPlan { plan });
-            assert_eq!(
-                outcome,
-                Outcome::Planned {
-                    refused: Vec::new()
-                }
-            );
+            assert_eq!(outcome, Outcome::Planned { refused: Vec::new() });
         }
         moves
     }
 
     pub(crate) fn cancel(&mut self, job: JobId) -> Outcome {
-        self.ask(
-            user("t"),
-            RequestId::NONE,
-            Command::Cancel { job, index: None },
-        )
+        self.ask(user("t"), RequestId::NONE, Command::Cancel { job, index: None })
     }
 
     /// The live attempt of a plain job.
@@ -202,10 +152,7 @@ impl Lab {
     pub(crate) fn report(&mut self, token: Token, fact: AttemptFact) {
         let host = self.state.attempt(token).expect("live").host;
         let reports = vec![AttemptReport { token, fact }];
-        assert_eq!(
-            self.system(Command::Report { host, reports }),
-            Outcome::Done
-        );
+        assert_eq!(self.system(Command::Report { host, reports }), Outcome::Done);
     }
 
     pub(crate) fn expire(&mut self, host: HostId) -> Outcome {
@@ -219,9 +166,7 @@ impl Lab {
 
     /// Nothing is granted anywhere.
     pub(crate) fn is_idle(&self) -> bool {
-        self.state
-            .hosts()
-            .all(|h| h.used == rota_core::state::host::Used::default())
+        self.state.hosts().all(|h| h.used == rota_core::state::host::Used::default())
     }
 
     /// A snapshot gives the same state, and replaying the log too.
@@ -240,11 +185,7 @@ impl Lab {
 
 /// A submitter of a tenant.
 pub(crate) fn user(tenant: &str) -> Actor {
-    Actor {
-        tenant: tenant.into(),
-        user: "u".into(),
-        role: Role::Submitter,
-    }
+    Actor { tenant: tenant.into(), user: "u".into(), role: Role::Submitter }
 }
 
 pub(crate) fn exit(code: u8) -> AttemptEnd {
@@ -252,9 +193,7 @@ pub(crate) fn exit(code: u8) -> AttemptEnd {
 }
 
 pub(crate) fn launch_failed() -> AttemptEnd {
-    AttemptEnd::LaunchFailed {
-        reason: "read-only file system".into(),
-    }
+    AttemptEnd::LaunchFailed { reason: "read-only file system".into() }
 }
 
 pub(crate) fn task(job: JobId, index: u32) -> TaskId {
@@ -308,9 +247,8 @@ pub(crate) fn host_facts(line: &str) -> (String, HostFacts) {
             }
             "dirty" => {
                 let named = facts.devices.iter_mut().find(|d| d.uuid.0 == value);
-                named.expect("listed before").health = DeviceHealth::Dirty {
-                    reason: "a process is left on it".into(),
-                };
+                named.expect("listed before").health =
+                    DeviceHealth::Dirty { reason: "a process is left on it".into() };
             }
             label => {
                 facts.labels.insert(label.into(), value.into());
@@ -383,8 +321,7 @@ fn array(text: &str) -> ArraySpec {
 }
 
 fn pair(word: &str) -> (&str, &str) {
-    word.split_once('=')
-        .unwrap_or_else(|| panic!("no key=value: {word}"))
+    word.split_once('=').unwrap_or_else(|| panic!("no key=value: {word}"))
 }
 
 pub(crate) fn number(text: &str) -> u64 {
@@ -392,11 +329,7 @@ pub(crate) fn number(text: &str) -> u64 {
 }
 
 fn mib(text: &str) -> u64 {
-    match (
-        text.strip_suffix("TiB"),
-        text.strip_suffix("GiB"),
-        text.strip_suffix("MiB"),
-    ) {
+    match (text.strip_suffix("TiB"), text.strip_suffix("GiB"), text.strip_suffix("MiB")) {
         (Some(n), _, _) => number(n) << 20,
         (_, Some(n), _) => number(n) << 10,
         (_, _, Some(n)) => number(n),

@@ -64,18 +64,8 @@ fn every_order_of_events() {
     explore(&lab, DEPTH, &mut seen);
     // The walk is not empty by mistake.
     assert!(seen.len() > 150, "{} states", seen.len());
-    for state in [
-        "Pending",
-        "Running",
-        "Ending",
-        "Succeeded",
-        "Failed",
-        "Cancelled",
-    ] {
-        assert!(
-            seen.keys().any(|key: &String| key.starts_with(state)),
-            "{state} was never reached"
-        );
+    for state in ["Pending", "Running", "Ending", "Succeeded", "Failed", "Cancelled"] {
+        assert!(seen.keys().any(|key: &String| key.starts_with(state)), "{state} was never reached");
     }
 }
 
@@ -102,15 +92,8 @@ fn explore(lab: &Lab, depth: u32, seen: &mut BTreeMap<String, u32>) {
 fn key(lab: &Lab) -> String {
     let job = lab.state.job(JOB).expect("job");
     let host = lab.state.host(HOST).expect("host");
-    let attempts: Vec<_> = lab
-        .state
-        .attempts_of(JOB)
-        .map(|a| (a.state, a.end_reason))
-        .collect();
-    let waits: Vec<_> = job
-        .avoided(lab.now_ms)
-        .map(|(host, avoid)| (host, avoid.failures))
-        .collect();
+    let attempts: Vec<_> = lab.state.attempts_of(JOB).map(|a| (a.state, a.end_reason)).collect();
+    let waits: Vec<_> = job.avoided(lab.now_ms).map(|(host, avoid)| (host, avoid.failures)).collect();
     format!(
         "{:?} {:?} {attempts:?} {:?} {:?} {waits:?} {:?} {:?} {:?}",
         job.state,
@@ -133,11 +116,7 @@ fn fork(lab: &Lab) -> Lab {
 
 /// False if the event cannot happen here.
 fn happen(lab: &mut Lab, event: Happens) -> bool {
-    let live = lab
-        .state
-        .attempts_of(JOB)
-        .next()
-        .map(|a| (a.token, a.state));
+    let live = lab.state.attempts_of(JOB).next().map(|a| (a.token, a.state));
     match event {
         Happens::Grant => return lab.round() > 0,
         Happens::LaunchOk => match live {
@@ -160,10 +139,7 @@ fn happen(lab: &mut Lab, event: Happens) -> bool {
             for end in [end, exit(0)] {
                 let fact = AttemptFact::Ended { end, ran_ms: 5 };
                 let reports = vec![AttemptReport { token, fact }];
-                lab.system(Command::Report {
-                    host: HOST,
-                    reports,
-                });
+                lab.system(Command::Report { host: HOST, reports });
             }
             assert_eq!(before, lab.state.job(JOB).cloned());
         }
@@ -178,15 +154,8 @@ fn happen(lab: &mut Lab, event: Happens) -> bool {
             lab.register(HOST, facts, event == Happens::HostReboot);
         }
         Happens::Drain => {
-            lab.system(Command::DrainHost {
-                host: HOST,
-                reason: "fans".into(),
-            });
-            assert_eq!(
-                lab.plan().moves,
-                Vec::new(),
-                "a draining host takes nothing new"
-            );
+            lab.system(Command::DrainHost { host: HOST, reason: "fans".into() });
+            assert_eq!(lab.plan().moves, Vec::new(), "a draining host takes nothing new");
         }
         Happens::Undrain => {
             lab.system(Command::UndrainHost { host: HOST });
@@ -203,12 +172,7 @@ fn finish(mut lab: Lab) {
     let outcome = lab.cancel(JOB);
     assert_eq!(lab.cancel(JOB), outcome, "cancel is idempotent");
     let live: Vec<Token> = lab.state.attempts_of(JOB).map(|a| a.token).collect();
-    assert_eq!(
-        outcome,
-        Outcome::Cancelling {
-            live: live.len() as u32
-        }
-    );
+    assert_eq!(outcome, Outcome::Cancelling { live: live.len() as u32 });
     for token in live {
         assert!(!lab.is_idle(), "held until proven gone");
         lab.end(token, exit(0));
@@ -226,20 +190,15 @@ fn finish(mut lab: Lab) {
 /// R066: a thousand cancels at random moments of a busy cluster; at the end nothing is held and nothing waits.
 #[test]
 fn a_thousand_random_cancels() {
-    let mut lab = Lab::with(&[
-        "h1 gpus=4xA100:80GiB",
-        "h2 gpus=4xA100:80GiB",
-        "h3 gpus=4xA100:80GiB",
-    ]);
+    let mut lab = Lab::with(&["h1 gpus=4xA100:80GiB", "h2 gpus=4xA100:80GiB", "h3 gpus=4xA100:80GiB"]);
     let mut draw = Draw(66);
     let mut jobs = Vec::new();
     let mut cancels = 0;
     while cancels < 1_000 {
         lab.now_ms += draw.below(3_000);
         match draw.below(8) {
-            0 | 1 => jobs.push(lab.submit(
-                ["gpus=1", "gpus=3", "gpus=1 array=0-3", "cpus=2"][draw.below(4) as usize],
-            )),
+            0 | 1 => jobs
+                .push(lab.submit(["gpus=1", "gpus=3", "gpus=1 array=0-3", "cpus=2"][draw.below(4) as usize])),
             2 => {
                 lab.round();
             }
@@ -272,8 +231,7 @@ fn a_thousand_random_cancels() {
 }
 
 fn one_report(lab: &mut Lab, draw: &mut Draw) {
-    let live: Vec<(Token, AttemptState)> =
-        lab.state.attempts().map(|a| (a.token, a.state)).collect();
+    let live: Vec<(Token, AttemptState)> = lab.state.attempts().map(|a| (a.token, a.state)).collect();
     if live.is_empty() {
         return;
     }
@@ -297,11 +255,7 @@ fn a_black_hole_does_not_eat_the_queue() {
 }
 
 fn black_hole(run_ms: u64) {
-    let mut lab = Lab::with(&[
-        "n1 gpus=4xA100:80GiB",
-        "n2 gpus=4xA100:80GiB",
-        "n3 gpus=4xA100:80GiB",
-    ]);
+    let mut lab = Lab::with(&["n1 gpus=4xA100:80GiB", "n2 gpus=4xA100:80GiB", "n3 gpus=4xA100:80GiB"]);
     let bad = HostId(3);
     let jobs: Vec<JobId> = (0..100).map(|_| lab.submit("gpus=1")).collect();
     let mut ends: BTreeMap<Token, u64> = BTreeMap::new();
@@ -309,11 +263,8 @@ fn black_hole(run_ms: u64) {
     while !jobs.iter().all(|job| lab.state_of(*job) == "succeeded") {
         assert!(lab.now_ms < 1_000_000 + 3_600_000, "does not end");
         lab.round();
-        let live: Vec<(Token, HostId, AttemptState)> = lab
-            .state
-            .attempts()
-            .map(|a| (a.token, a.host, a.state))
-            .collect();
+        let live: Vec<(Token, HostId, AttemptState)> =
+            lab.state.attempts().map(|a| (a.token, a.host, a.state)).collect();
         for (token, host, state) in live {
             if host == bad {
                 hits += 1;
@@ -327,10 +278,7 @@ fn black_hole(run_ms: u64) {
         }
         lab.now_ms += 100;
     }
-    assert!(
-        (3..=10).contains(&hits),
-        "{hits} launches hit the bad host at {run_ms} ms"
-    );
+    assert!((3..=10).contains(&hits), "{hits} launches hit the bad host at {run_ms} ms");
     // Repaired: it takes work again by itself.
     let since_ms = lab.now_ms;
     loop {

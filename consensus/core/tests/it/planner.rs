@@ -11,31 +11,19 @@ use std::collections::BTreeMap;
 fn placed(lab: &Lab) -> Vec<(u64, String)> {
     let named = |one: &Move| {
         let Move::Place { task, host, .. } = one;
-        (
-            task.job.0,
-            lab.state.host(*host).expect("host").name.clone(),
-        )
+        (task.job.0, lab.state.host(*host).expect("host").name.clone())
     };
     lab.plan().moves.iter().map(named).collect()
 }
 
 fn on(jobs: &[(u64, &str)]) -> Vec<(u64, String)> {
-    jobs.iter()
-        .map(|(job, host)| (*job, (*host).to_owned()))
-        .collect()
+    jobs.iter().map(|(job, host)| (*job, (*host).to_owned())).collect()
 }
 
 #[test]
 fn an_unchanged_world_gives_an_empty_plan() {
     let mut lab = Lab::with(&["h1 gpus=4xA100:80GiB", "h2 gpus=8xH100:80GiB", "h3 cpus=64"]);
-    for line in [
-        "gpus=1 array=0-20",
-        "gpus=8",
-        "cpus=60",
-        "gpus=2 model=h100",
-        "gpus=16",
-        "cpus=8",
-    ] {
+    for line in ["gpus=1 array=0-20", "gpus=8", "cpus=60", "gpus=2 model=h100", "gpus=16", "cpus=8"] {
         lab.submit(line);
     }
     assert!(lab.round() > 0);
@@ -70,11 +58,7 @@ fn work_is_packed() {
     lab.submit("gpus=3 model=A100");
     lab.round();
     let used = lab.state.attempts().next().expect("live").host;
-    let (packed, empty) = if used == HostId(2) {
-        ("h1", "h2")
-    } else {
-        ("h2", "h1")
-    };
+    let (packed, empty) = if used == HostId(2) { ("h1", "h2") } else { ("h2", "h1") };
     // One card is left over beside the three; work without a GPU goes where there are none.
     lab.submit("gpus=1");
     lab.submit("cpus=1");
@@ -118,11 +102,7 @@ fn a_blocked_class_blocks_only_itself() {
     for n in 0..2_000 {
         lab.state = {
             // Half of one class, half each of its own.
-            let line = if n % 2 == 0 {
-                "gpus=64 prio=90".into()
-            } else {
-                format!("gpus=64 prio=90 x=y{n}")
-            };
+            let line = if n % 2 == 0 { "gpus=64 prio=90".into() } else { format!("gpus=64 prio=90 x=y{n}") };
             submit_quietly(&lab, &line)
         };
     }
@@ -133,20 +113,10 @@ fn a_blocked_class_blocks_only_itself() {
 fn submit_quietly(lab: &Lab, line: &str) -> rota_core::State {
     use rota_protocol::command::{Command, Entry, LOG_FORMAT, Proposal};
     let mut state = lab.state.clone();
-    let command = Command::Submit {
-        spec: crate::lab::job_spec(line),
-    };
+    let command = Command::Submit { spec: crate::lab::job_spec(line) };
     let (request, actor) = (rota_protocol::RequestId::NONE, crate::lab::user("t"));
-    let proposals = vec![Proposal {
-        request,
-        actor,
-        command,
-    }];
-    let entry = Entry {
-        format: LOG_FORMAT,
-        at_ms: lab.now_ms,
-        proposals,
-    };
+    let proposals = vec![Proposal { request, actor, command }];
+    let entry = Entry { format: LOG_FORMAT, at_ms: lab.now_ms, proposals };
     state.apply(state.applied_index() + 1, &entry);
     state
 }
@@ -156,18 +126,10 @@ fn hosts_that_take_no_work_get_none() {
     let mut lab = Lab::with(&["h1 gpus=1xA100:80GiB"]);
     lab.submit("gpus=1");
     let avoid_hosts = [HostId(2)].into();
-    let config = PlanConfig {
-        avoid_hosts,
-        ..PlanConfig::default()
-    };
+    let config = PlanConfig { avoid_hosts, ..PlanConfig::default() };
     let view = View::of(&lab.state);
     assert_eq!(plan(&view, &config, lab.now_ms, 1).moves.len(), 0);
-    assert_eq!(
-        plan(&view, &PlanConfig::default(), lab.now_ms, 1)
-            .moves
-            .len(),
-        1
-    );
+    assert_eq!(plan(&view, &PlanConfig::default(), lab.now_ms, 1).moves.len(), 1);
     // A plan made without that knowledge does not pass the check made with it.
     let blind = plan(&view, &PlanConfig::default(), lab.now_ms, 1);
     assert_eq!(check_plan(&view, &config, lab.now_ms, &blind).len(), 1);
@@ -183,16 +145,8 @@ fn a_round_is_bounded() {
     let mut lab = Lab::with(&["h1 cpus=4000 mem=64TiB"]);
     lab.submit("array=0-999999");
     assert_eq!(lab.plan().moves.len(), 1_024);
-    let config = PlanConfig {
-        moves_max: 3,
-        ..PlanConfig::default()
-    };
-    assert_eq!(
-        plan(&View::of(&lab.state), &config, lab.now_ms, 1)
-            .moves
-            .len(),
-        3
-    );
+    let config = PlanConfig { moves_max: 3, ..PlanConfig::default() };
+    assert_eq!(plan(&View::of(&lab.state), &config, lab.now_ms, 1).moves.len(), 3);
 }
 
 #[test]
@@ -221,20 +175,10 @@ fn a_wide_job_does_not_starve() {
             wide = Some(lab.submit("gpus=4"));
         }
         // Always more small work than cards.
-        while lab
-            .state
-            .jobs()
-            .filter(|j| j.state.to_string() == "pending")
-            .count()
-            < 12
-        {
+        while lab.state.jobs().filter(|j| j.state.to_string() == "pending").count() < 12 {
             lab.submit("gpus=1");
         }
-        let due: Vec<Token> = ends
-            .iter()
-            .filter(|(_, at)| **at <= lab.now_ms)
-            .map(|(t, _)| *t)
-            .collect();
+        let due: Vec<Token> = ends.iter().filter(|(_, at)| **at <= lab.now_ms).map(|(t, _)| *t).collect();
         for token in due {
             ends.remove(&token);
             lab.end(token, exit(0));
@@ -245,16 +189,11 @@ fn a_wide_job_does_not_starve() {
             let run_ms = 20_000 + mix(token.0) % 40_000;
             ends.entry(token).or_insert(lab.now_ms + run_ms);
         }
-        if let Some(job) = wide.filter(|job| waited_ms.is_none() && lab.state_of(*job) == "running")
-        {
+        if let Some(job) = wide.filter(|job| waited_ms.is_none() && lab.state_of(*job) == "running") {
             let _ = job;
             waited_ms = Some(lab.now_ms - start_ms - 60_000);
         }
-        busy += lab
-            .state
-            .hosts()
-            .map(|h| h.used.devices.len())
-            .sum::<usize>();
+        busy += lab.state.hosts().map(|h| h.used.devices.len()).sum::<usize>();
         steps += 8;
     }
     // 30 s until a host is held, then the longest run of what is on it.

@@ -9,9 +9,7 @@ use rota_protocol::device::HostRegistration;
 use rota_protocol::job::{Actor, AttemptEnd, Role};
 use rota_protocol::plan::{Move, Plan};
 use rota_protocol::report::{AttemptFact, AttemptReport};
-use rota_protocol::{
-    BootId, ClusterId, DeviceUuid, HostId, JobId, LeaseEpoch, RequestId, TaskId, Token,
-};
+use rota_protocol::{BootId, ClusterId, DeviceUuid, HostId, JobId, LeaseEpoch, RequestId, TaskId, Token};
 
 /// Four numbers that choose a command in the light of the state: small cases shrink well.
 type Dice = (u8, u8, u8, u8);
@@ -38,9 +36,7 @@ fn ends(n: u8) -> AttemptEnd {
         5 => AttemptEnd::Preempted,
         6 => launch_failed(),
         7 => AttemptEnd::Fenced,
-        _ => AttemptEnd::Vanished {
-            reason: "ü".repeat(2_000),
-        },
+        _ => AttemptEnd::Vanished { reason: "ü".repeat(2_000) },
     }
 }
 
@@ -56,15 +52,9 @@ fn token(lab: &Lab, n: u8) -> Token {
 
 fn actor(n: u8) -> Actor {
     match n % 8 {
-        0 => Actor {
-            role: Role::Viewer,
-            ..user("t")
-        },
+        0 => Actor { role: Role::Viewer, ..user("t") },
         1 | 2 => user("other"),
-        3 => Actor {
-            role: Role::Operator,
-            ..user("ops")
-        },
+        3 => Actor { role: Role::Operator, ..user("ops") },
         4 => Actor::system(),
         _ => user("t"),
     }
@@ -94,71 +84,35 @@ fn registration(lab: &Lab, host: HostId, b: u8, c: u8) -> HostRegistration {
 
 /// Moves of a planner gone mad: any task, any host, any devices.
 fn mad_plan(lab: &Lab, (_, a, b, c): Dice) -> Plan {
-    let uuids: Vec<DeviceUuid> = lab
-        .state
-        .hosts()
-        .flat_map(|h| &h.facts.devices)
-        .map(|d| d.uuid.clone())
-        .collect();
-    let pick = |n: u8| {
-        uuids
-            .get(n as usize % uuids.len().max(1))
-            .cloned()
-            .unwrap_or(DeviceUuid(String::new()))
-    };
+    let uuids: Vec<DeviceUuid> =
+        lab.state.hosts().flat_map(|h| &h.facts.devices).map(|d| d.uuid.clone()).collect();
+    let pick =
+        |n: u8| uuids.get(n as usize % uuids.len().max(1)).cloned().unwrap_or(DeviceUuid(String::new()));
     let host = HostId(u64::from(b % 6));
     let epoch = lab.state.host(host).map_or(LeaseEpoch(0), |h| h.epoch);
     let place = |n: u8| Move::Place {
-        task: TaskId {
-            job: JobId(u64::from(a.wrapping_add(n) % 12)),
-            index: u32::from(c % 8),
-        },
+        task: TaskId { job: JobId(u64::from(a.wrapping_add(n) % 12)), index: u32::from(c % 8) },
         host,
-        epoch: if c == 200 {
-            LeaseEpoch(u64::MAX)
-        } else {
-            epoch
-        },
-        devices: (0..(a.wrapping_add(n)) % 4)
-            .map(|k| pick(c.wrapping_add(k).wrapping_add(n)))
-            .collect(),
+        epoch: if c == 200 { LeaseEpoch(u64::MAX) } else { epoch },
+        devices: (0..(a.wrapping_add(n)) % 4).map(|k| pick(c.wrapping_add(k).wrapping_add(n))).collect(),
     };
-    let moves = if c == 99 {
-        vec![place(0); 2_000]
-    } else {
-        (0..4).map(place).collect()
-    };
-    Plan {
-        seen_index: u64::from(a),
-        moves,
-    }
+    let moves = if c == 99 { vec![place(0); 2_000] } else { (0..4).map(place).collect() };
+    Plan { seen_index: u64::from(a), moves }
 }
 
 fn command(lab: &Lab, dice: Dice) -> Command {
     let (kind, a, b, c) = dice;
     let host = HostId(u64::from(a % 6));
     match kind % 16 {
-        0 | 1 => Command::Submit {
-            spec: job_spec(ASKS[a as usize % ASKS.len()]),
-        },
+        0 | 1 => Command::Submit { spec: job_spec(ASKS[a as usize % ASKS.len()]) },
         2 => Command::Cancel {
             job: JobId(u64::from(a % 12)),
             index: (b % 2 == 0).then_some(u32::from(c % 12)),
         },
         3 | 4 => Command::CommitPlan { plan: lab.plan() },
-        5 => Command::CommitPlan {
-            plan: mad_plan(lab, dice),
-        },
+        5 => Command::CommitPlan { plan: mad_plan(lab, dice) },
         6 | 7 => reports(lab, a, AttemptFact::Started { pid: u32::from(b) }, c),
-        8..=10 => reports(
-            lab,
-            a,
-            AttemptFact::Ended {
-                end: ends(b),
-                ran_ms: u64::MAX >> (c % 64),
-            },
-            c,
-        ),
+        8..=10 => reports(lab, a, AttemptFact::Ended { end: ends(b), ran_ms: u64::MAX >> (c % 64) }, c),
         11 => Command::Expire {
             host,
             epoch: match b % 3 {
@@ -166,33 +120,21 @@ fn command(lab: &Lab, dice: Dice) -> Command {
                 _ => lab.state.host(host).map_or(LeaseEpoch(0), |h| h.epoch),
             },
         },
-        12 => Command::RegisterHost {
-            host,
-            registration: registration(lab, host, b, c),
-        },
+        12 => Command::RegisterHost { host, registration: registration(lab, host, b, c) },
         13 => match b % 2 {
-            0 => Command::DrainHost {
-                host,
-                reason: "é".repeat(usize::from(c) * 10),
-            },
+            0 => Command::DrainHost { host, reason: "é".repeat(usize::from(c) * 10) },
             _ => Command::UndrainHost { host },
         },
         14 => Command::MintToken {
             token: [a; 32],
             usage: match b % 2 {
-                0 => TokenUse::Join {
-                    host_name: (c % 2 == 0).then(|| format!("h{c}")),
-                },
+                0 => TokenUse::Join { host_name: (c % 2 == 0).then(|| format!("h{c}")) },
                 _ => TokenUse::User { actor: actor(c) },
             },
             expires_at_ms: lab.now_ms.saturating_mul(u64::from(c % 3)),
         },
         _ => match b % 2 {
-            0 => Command::AdmitHost {
-                token: [a; 32],
-                host_name: format!("h{c}"),
-                addr: "a:1".into(),
-            },
+            0 => Command::AdmitHost { token: [a; 32], host_name: format!("h{c}"), addr: "a:1".into() },
             _ => Command::CreateCluster {
                 cluster: ClusterId(1),
                 name: "again".into(),
@@ -210,10 +152,7 @@ fn reports(lab: &Lab, a: u8, fact: AttemptFact, c: u8) -> Command {
         (Some(attempt), 1..) => attempt.host,
         _ => HostId(u64::from(c % 5)),
     };
-    Command::Report {
-        host,
-        reports: vec![AttemptReport { token, fact }; 1 + usize::from(c % 2)],
-    }
+    Command::Report { host, reports: vec![AttemptReport { token, fact }; 1 + usize::from(c % 2)] }
 }
 
 /// One step; every law is checked by the lab.
@@ -235,16 +174,8 @@ fn step(lab: &mut Lab, dice: Dice) {
         (_, Command::Submit { .. } | Command::Cancel { .. }) => user("t"),
         _ => Actor::system(),
     };
-    let request = RequestId(if b % 3 == 0 {
-        0
-    } else {
-        u128::from(lab.log.len() as u64 + 1)
-    });
-    let proposal = Proposal {
-        request,
-        actor,
-        command,
-    };
+    let request = RequestId(if b % 3 == 0 { 0 } else { u128::from(lab.log.len() as u64 + 1) });
+    let proposal = Proposal { request, actor, command };
     let first = lab.apply(vec![proposal.clone()]).outcomes;
     if request != RequestId::NONE && c % 2 == 0 {
         resubmit(lab, &proposal, &first);

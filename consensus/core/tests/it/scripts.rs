@@ -20,10 +20,8 @@ use std::path::Path;
 fn scripts() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
     let update = std::env::var_os("UPDATE_EXPECT").is_some();
-    let mut names: Vec<_> = std::fs::read_dir(&folder)
-        .expect("folder")
-        .map(|entry| entry.expect("entry").path())
-        .collect();
+    let mut names: Vec<_> =
+        std::fs::read_dir(&folder).expect("folder").map(|entry| entry.expect("entry").path()).collect();
     names.sort();
     assert!(!names.is_empty());
     for path in names {
@@ -32,11 +30,7 @@ fn scripts() {
         if update {
             std::fs::write(&path, &real).expect("write");
         } else {
-            assert!(
-                text == real,
-                "{}: the trace changed:\n{real}",
-                path.display()
-            );
+            assert!(text == real, "{}: the trace changed:\n{real}", path.display());
         }
     }
 }
@@ -152,27 +146,16 @@ impl Script {
             epoch: self.lab.state.host(host).expect("host").epoch,
             devices: words[2..].iter().map(|w| DeviceUuid((*w).into())).collect(),
         };
-        let plan = Plan {
-            seen_index: 0,
-            moves: vec![place],
-        };
+        let plan = Plan { seen_index: 0, moves: vec![place] };
         self.apply(Actor::system(), Command::CommitPlan { plan })
     }
 
     fn late(&mut self, words: &[&str]) -> String {
         let id = task_id(words[0]);
         let job = self.lab.state.job(id.job).expect("job");
-        let old = job
-            .ended
-            .iter()
-            .rev()
-            .find(|a| a.index == id.index)
-            .expect("ended");
+        let old = job.ended.iter().rev().find(|a| a.index == id.index).expect("ended");
         let (token, host) = (old.token, old.host);
-        let fact = AttemptFact::Ended {
-            end: ending(words[1]),
-            ran_ms: 1,
-        };
+        let fact = AttemptFact::Ended { end: ending(words[1]), ran_ms: 1 };
         let reports = vec![AttemptReport { token, fact }];
         self.apply(Actor::system(), Command::Report { host, reports })
     }
@@ -186,11 +169,7 @@ impl Script {
 
     fn register(&mut self, reboot: bool, rest: &str, words: &[&str]) -> String {
         let host = self.host_id(words[0]);
-        let facts = if words.len() > 1 {
-            host_facts(rest).1
-        } else {
-            self.lab.facts(host)
-        };
+        let facts = if words.len() > 1 { host_facts(rest).1 } else { self.lab.facts(host) };
         let events_before = self.lab.log.len();
         let outcome = self.lab.register(host, facts, reboot);
         assert_eq!(self.lab.log.len(), events_before + 1);
@@ -201,11 +180,7 @@ impl Script {
 
     fn apply(&mut self, actor: Actor, command: Command) -> String {
         let request = RequestId::NONE;
-        let applied = self.lab.apply(vec![Proposal {
-            request,
-            actor,
-            command,
-        }]);
+        let applied = self.lab.apply(vec![Proposal { request, actor, command }]);
         let mut out = String::new();
         for outcome in &applied.outcomes {
             writeln!(out, "{}", outcome_text(outcome)).expect("string");
@@ -224,9 +199,7 @@ impl Script {
 
     fn live(&self, word: &str) -> Token {
         let attempt = self.lab.state.attempt_of(task_id(word));
-        attempt
-            .unwrap_or_else(|| panic!("{word} has no live attempt"))
-            .token
+        attempt.unwrap_or_else(|| panic!("{word} has no live attempt")).token
     }
 
     fn host_id(&self, name: &str) -> HostId {
@@ -243,11 +216,7 @@ impl Script {
                 let attempt = self.lab.state.attempt(*token).expect("live");
                 let devices: Vec<&str> = attempt.devices.iter().map(|d| d.0.as_str()).collect();
                 let host = self.host_name(*host);
-                format!(
-                    "granted {} on {host}: [{}]",
-                    attempt.task,
-                    devices.join(" ")
-                )
+                format!("granted {} on {host}: [{}]", attempt.task, devices.join(" "))
             }
             Event::EndAsked { host, token } => {
                 let attempt = self.lab.state.attempt(*token).expect("live");
@@ -266,37 +235,20 @@ impl Script {
             }
             Event::HostChanged(host) => {
                 let host = self.lab.state.host(*host).expect("host");
-                let reason = host
-                    .reason(self.lab.now_ms)
-                    .map_or_else(String::new, |r| format!(" ({r})"));
-                format!(
-                    "host {} {:?}{reason}",
-                    host.name,
-                    host.state(self.lab.now_ms)
-                )
+                let reason = host.reason(self.lab.now_ms).map_or_else(String::new, |r| format!(" ({r})"));
+                format!("host {} {:?}{reason}", host.name, host.state(self.lab.now_ms))
             }
             Event::PlanNeeded => "plan needed".into(),
         }
     }
 
     fn jobs(&self) -> String {
-        let filter = QueueFilter {
-            all: true,
-            ..QueueFilter::default()
-        };
+        let filter = QueueFilter { all: true, ..QueueFilter::default() };
         let (rows, _) = view::queue(&self.lab.state, &filter, &Actor::system());
         let mut out = String::new();
         for row in rows {
-            writeln!(
-                out,
-                "{} {} {} {} | {}",
-                row.job,
-                row.state.code(),
-                row.priority,
-                row.ask,
-                row.place
-            )
-            .expect("string");
+            writeln!(out, "{} {} {} {} | {}", row.job, row.state.code(), row.priority, row.ask, row.place)
+                .expect("string");
         }
         out
     }
@@ -326,9 +278,7 @@ impl Script {
     fn devices(&self) -> String {
         let mut out = String::new();
         for row in view::devices(&self.lab.state) {
-            let held = row
-                .held_by
-                .map_or_else(|| "free".into(), |(task, _)| format!("held by {task}"));
+            let held = row.held_by.map_or_else(|| "free".into(), |(task, _)| format!("held by {task}"));
             let health = row.facts.health.reason().unwrap_or("healthy");
             let index = row.facts.index.map_or_else(String::new, |i| i.to_string());
             writeln!(out, "{} [{index}] {held}, {health}", row.facts.uuid).expect("string");
@@ -337,12 +287,8 @@ impl Script {
     }
 
     fn why(&self, words: &[&str]) -> String {
-        let why =
-            explain::why(&self.lab.state, JobId(number(words[0])), self.lab.now_ms).expect("job");
-        assert_eq!(
-            why.by_reason.iter().map(|r| r.hosts).sum::<u32>(),
-            why.hosts
-        );
+        let why = explain::why(&self.lab.state, JobId(number(words[0])), self.lab.now_ms).expect("job");
+        assert_eq!(why.by_reason.iter().map(|r| r.hosts).sum::<u32>(), why.hosts);
         let mut out = format!("{}\n", why.verdict);
         for reason in &why.by_reason {
             writeln!(out, "  {} {}: {}", reason.hosts, reason.kind, reason.detail).expect("string");
@@ -353,12 +299,7 @@ impl Script {
         if let Some(hint) = &why.hint {
             writeln!(out, "  hint: {hint}").expect("string");
         }
-        writeln!(
-            out,
-            "  ahead: {} tasks, {} GPUs",
-            why.ahead_tasks, why.ahead_gpus
-        )
-        .expect("string");
+        writeln!(out, "  ahead: {} tasks, {} GPUs", why.ahead_tasks, why.ahead_gpus).expect("string");
         out
     }
 }
@@ -383,17 +324,13 @@ fn task_id(text: &str) -> TaskId {
 fn ending(text: &str) -> AttemptEnd {
     match text.split_once('=') {
         Some(("exit", code)) => exit(number(code) as u8),
-        Some(("signal", n)) => AttemptEnd::Signalled {
-            signal: number(n) as u8,
-        },
+        Some(("signal", n)) => AttemptEnd::Signalled { signal: number(n) as u8 },
         _ => match text {
             "time-limit" => AttemptEnd::TimeLimit,
             "cancelled" => AttemptEnd::Cancelled,
             "launch-failed" => launch_failed(),
             "fenced" => AttemptEnd::Fenced,
-            "vanished" => AttemptEnd::Vanished {
-                reason: "no record".into(),
-            },
+            "vanished" => AttemptEnd::Vanished { reason: "no record".into() },
             other => panic!("no such end: {other}"),
         },
     }
