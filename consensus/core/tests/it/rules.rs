@@ -361,6 +361,56 @@ fn a_dirty_device_of_any_kind_is_not_granted() {
     }
 }
 
+/// Of a job's ended attempts a fixed number is kept, and failures longest: they are what people ask for.
+#[test]
+fn ended_attempts_are_bounded_and_failures_stay() {
+    let mut lab = Lab::with(&["h1 cpus=4"]);
+    let job = lab.submit("cpus=1 array=0-99");
+    let mut failed = Vec::new();
+    while lab.round() > 0 {
+        let live: Vec<(Token, u32)> = lab.state.attempts().map(|a| (a.token, a.task.index)).collect();
+        for (token, index) in live {
+            let bad = index % 10 == 0;
+            lab.end(token, exit(u8::from(bad)));
+            if bad {
+                failed.push(index);
+            }
+        }
+    }
+    let view = view::job(&lab.state, job).expect("job");
+    assert_eq!((view.attempts.len(), view.attempts_forgotten), (64, 36));
+    let mut kept: Vec<u32> =
+        view.attempts.iter().filter(|a| a.end == Some(exit(1))).map(|a| a.task.index).collect();
+    kept.sort_unstable();
+    assert_eq!(kept, failed);
+    assert_eq!(view.row.tasks.total(), 100);
+    assert_eq!((lab.state_of(job).as_str(), view.exit_status), ("failed", Some(1)));
+}
+
+/// Terminal jobs are kept up to a number; the oldest go first, and nothing that is open ever goes.
+#[test]
+fn the_oldest_terminal_jobs_go_first() {
+    let mut lab = Lab::new();
+    let open = lab.submit("cpus=1");
+    let actor = || user("t");
+    let mut apply = |proposals: Vec<Command>| {
+        let proposals = proposals.into_iter();
+        let proposals =
+            proposals.map(|command| Proposal { request: RequestId::NONE, actor: actor(), command });
+        let entry = Entry { format: LOG_FORMAT, at_ms: lab.now_ms, proposals: proposals.collect() };
+        lab.state.apply(lab.state.applied_index() + 1, &entry);
+    };
+    for first in (2..100_012).step_by(1_000) {
+        let jobs = first..(first + 1_000).min(100_012);
+        apply(jobs.clone().map(|_| submit("cpus=1")).collect());
+        apply(jobs.map(|n| Command::Cancel { job: JobId(n), index: None }).collect());
+    }
+    assert_eq!(lab.state.jobs().count(), 100_001);
+    let kept: Vec<bool> = [open, JobId(11), JobId(12)].map(|id| lab.state.job(id).is_some()).into();
+    assert_eq!(kept, [true, false, true]);
+    lab.check();
+}
+
 #[test]
 fn planted_defects_show() {
     let faults = Faults { skip_dedup: true, ..Faults::default() };
