@@ -75,8 +75,8 @@ impl Context {
     pub async fn job(&self, word: &str) -> Result<(JobId, Option<u32>), Failure> {
         match job_ref("job", word)? {
             JobRef::Number { job, index } => Ok((job, index)),
-            JobRef::Last => match self.me().await? {
-                (_, Some(job)) => Ok((job, None)),
+            JobRef::Last { index } => match self.me().await? {
+                (_, Some(job)) => Ok((job, index)),
                 (actor, None) => Err(Failure::Refused(PublicError::new(
                     ErrorCode::NotFound,
                     format!("{} has no job yet", actor.user),

@@ -9,6 +9,7 @@ use super::failure::{Failure, STATUS_FAILED, STATUS_INTERRUPTED, STATUS_LOST};
 use super::follow::{JobWatch, Output, Wanted};
 use super::job_args::{Here, JobArgs, echo};
 use super::submit::{Accepted, accept};
+use crate::client::steady::Steady;
 use crate::client::{fresh_request, unexpected};
 use clap::Args;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -74,7 +75,7 @@ pub async fn run(context: &Context, args: &RunArgs) -> Result<u8, Failure> {
     let job = match accept(context, spec).await? {
         Accepted::Yes(job) => job,
         Accepted::ThenInterrupted(job) => {
-            cancel(context, job).await?;
+            cancel(&context.client, job).await?;
             tell(&format!("interrupted; job {job} was accepted and is cancelled"));
             return Err(Failure::Quiet(STATUS_INTERRUPTED));
         }
@@ -82,13 +83,14 @@ pub async fn run(context: &Context, args: &RunArgs) -> Result<u8, Failure> {
     if args.verbose {
         tell(&format!("job {job}"));
     }
-    let row = match (Attached { context, job }).to_the_end(&mut signals).await {
-        Err(Failure::Refused(error)) if error.code != ErrorCode::NotFound => {
-            tell(&format!("lost contact: {error}; job {job} goes on, see `rota wait {job}`"));
-            return Err(Failure::Quiet(STATUS_LOST));
-        }
-        other => other?,
-    };
+    let row =
+        match (Attached { context, control: context.client.beside(), job }).to_the_end(&mut signals).await {
+            Err(Failure::Refused(error)) if error.code != ErrorCode::NotFound => {
+                tell(&format!("lost contact: {error}; job {job} goes on, see `rota wait {job}`"));
+                return Err(Failure::Quiet(STATUS_LOST));
+            }
+            other => other?,
+        };
     status(context, &row).await
 }
 
@@ -99,6 +101,8 @@ fn tell_lines(text: &str) {
 /// One job, followed to its end.
 struct Attached<'a> {
     context: &'a Context,
+    /// For signals, which must not wait behind output that nobody reads.
+    control: Steady,
     job: JobId,
 }
 
@@ -203,7 +207,7 @@ impl Attached<'_> {
         let ends = FORWARDED[..4].iter().any(|kind| kind.as_raw_value() == number);
         if interrupts == 2 || (waits && ends) {
             tell(&format!("cancelling job {}", self.job));
-            return Ok(Box::pin(cancel(self.context, self.job)));
+            return Ok(Box::pin(cancel(&self.control, self.job)));
         }
         // Numbers of signals fit: they come from a list of known ones.
         Ok(Box::pin(self.send(u8::try_from(number).unwrap_or(SIGPIPE))))
@@ -211,7 +215,7 @@ impl Attached<'_> {
 
     async fn send(&self, signal: u8) -> Result<(), PublicError> {
         let request = ApiRequest::Signal { job: self.job, index: None, signal };
-        self.context.client.call(request).await.map(drop)
+        self.control.call(request).await.map(drop)
     }
 
     /// Copies an output to one of ours as it comes.
@@ -240,9 +244,9 @@ impl Attached<'_> {
 }
 
 /// Ends a job.
-async fn cancel(context: &Context, job: JobId) -> Result<(), PublicError> {
+async fn cancel(client: &Steady, job: JobId) -> Result<(), PublicError> {
     let request = ApiRequest::Cancel { request: fresh_request(), job, index: None };
-    context.client.call(request).await.map(drop)
+    client.call(request).await.map(drop)
 }
 
 /// The shell status of a job that has ended; says how it ended if that was not by itself.

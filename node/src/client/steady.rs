@@ -48,6 +48,19 @@ impl Steady {
         Self { dials, deadline, link: Mutex::new(Link::default()), reached: AtomicBool::new(false) }
     }
 
+    /// A client of the same peers with a connection of its own, made when first used: for calls that must not wait
+    /// behind a stream whose reader is slow.
+    #[must_use]
+    pub fn beside(&self) -> Self {
+        let reached = AtomicBool::new(self.reached.load(Ordering::Relaxed));
+        Self {
+            dials: self.dials.clone(),
+            deadline: self.deadline,
+            link: Mutex::new(Link::default()),
+            reached,
+        }
+    }
+
     /// Asks for one answer.
     ///
     /// # Errors

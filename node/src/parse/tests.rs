@@ -469,9 +469,23 @@ fn words_of_the_command_line() {
     let number = |job, index| Ok(JobRef::Number { job: JobId(job), index });
     assert_eq!(word::job_ref("job", "123"), number(123, None));
     assert_eq!(word::job_ref("job", "123_4"), number(123, Some(4)));
-    assert_eq!(word::job_ref("job", "last"), Ok(JobRef::Last));
-    for bad in ["", "_", "1_", "_1", "1_2_3", "-1", "1.5", "+1", "99999999999999999999", "1_4294967296", "١"]
-    {
+    assert_eq!(word::job_ref("job", "last"), Ok(JobRef::Last { index: None }));
+    assert_eq!(word::job_ref("job", "last_4"), Ok(JobRef::Last { index: Some(4) }));
+    for bad in [
+        "",
+        "_",
+        "last_",
+        "last4",
+        "1_",
+        "_1",
+        "1_2_3",
+        "-1",
+        "1.5",
+        "+1",
+        "99999999999999999999",
+        "1_4294967296",
+        "١",
+    ] {
         assert!(word::job_ref("job", bad).is_err(), "{bad}");
     }
 }

@@ -155,31 +155,32 @@ pub enum JobRef {
         /// One index only.
         index: Option<u32>,
     },
-    /// `last`: the caller's newest.
-    Last,
+    /// `last`: the caller's newest, or one task of it: `last_4`.
+    Last {
+        /// One index only.
+        index: Option<u32>,
+    },
 }
 
-/// A job's name as text: `123`, `123_4`, `last`.
+/// A job's name as text: `123`, `123_4`, `last`, `last_4`.
 ///
 /// # Errors
 /// Another form.
 pub fn job_ref(field: &str, text: &str) -> Result<JobRef, PublicError> {
-    let trimmed = text.trim();
-    if trimmed == "last" {
-        return Ok(JobRef::Last);
-    }
-    let (job, index) = split_off(trimmed, '_');
-    let all_digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    let parsed = (all_digits(job) && index.is_none_or(all_digits))
-        .then(|| {
-            let job = JobId(job.parse().ok()?);
-            let index = index.map(|i| i.parse::<u32>().ok());
-            match index {
-                Some(None) => None,
-                other => Some(JobRef::Number { job, index: other.flatten() }),
-            }
-        })
-        .flatten();
+    let (job, index) = split_off(text.trim(), '_');
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let index = match index {
+        Some(index) if digits(index) => index.parse().ok().map(Some),
+        Some(_) => None,
+        None => Some(None),
+    };
+    let parsed = match (job, index) {
+        ("last", Some(index)) => Some(JobRef::Last { index }),
+        (job, Some(index)) if digits(job) => {
+            job.parse().ok().map(|job| JobRef::Number { job: JobId(job), index })
+        }
+        _ => None,
+    };
     parsed.ok_or_else(|| {
         PublicError::invalid(field, format!("{} is not a job number", quoted(text)), "123, 123_4 or last")
     })
