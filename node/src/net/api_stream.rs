@@ -6,6 +6,7 @@ use quinn::{Connection, Endpoint, RecvStream, SendStream};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -17,16 +18,13 @@ pub struct ApiStream {
     connection: Connection,
     /// The client's own; a server's endpoint lives elsewhere.
     endpoint: Option<Endpoint>,
+    /// The server counts the open streams of a connection by it.
+    _open: Arc<()>,
 }
 
 impl ApiStream {
-    pub(super) fn serving(send: SendStream, recv: RecvStream, connection: Connection) -> Self {
-        Self {
-            send,
-            recv,
-            connection,
-            endpoint: None,
-        }
+    pub(super) fn serving(send: SendStream, recv: RecvStream, connection: Connection, open: Arc<()>) -> Self {
+        Self { send, recv, connection, endpoint: None, _open: open }
     }
 
     pub(super) fn calling(
@@ -35,10 +33,7 @@ impl ApiStream {
         connection: Connection,
         endpoint: Endpoint,
     ) -> Self {
-        Self {
-            endpoint: Some(endpoint),
-            ..Self::serving(send, recv, connection)
-        }
+        Self { endpoint: Some(endpoint), ..Self::serving(send, recv, connection, Arc::new(())) }
     }
 
     /// The address of the other side, for logs: not an identity.
@@ -55,12 +50,7 @@ impl ApiStream {
     /// A client's goodbye: waits a moment until the server knows. Dropping works too; the server then notices by
     /// its idle timeout if the process ends at once.
     pub async fn close(self) {
-        let Self {
-            send,
-            recv,
-            connection,
-            endpoint,
-        } = self;
+        let Self { send, recv, connection, endpoint, .. } = self;
         drop((send, recv));
         if let Some(endpoint) = endpoint {
             super::CloseCode::Done.close(&connection, "");
@@ -81,11 +71,7 @@ impl AsyncRead for ApiStream {
 }
 
 impl AsyncWrite for ApiStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         AsyncWrite::poll_write(Pin::new(&mut self.send), cx, buf)
     }
 

@@ -17,14 +17,12 @@ use rota_protocol::{ErrorCode, HostId, PublicError};
 /// `Forbidden`, naming what and whose.
 pub fn authorize(from: HostId, request: &PeerRequest) -> Result<(), PublicError> {
     match request {
-        PeerRequest::Renew {
-            host,
-            relayed: false,
-            ..
-        } if *host != from => Err(forbidden(from, "renew the lease of", *host)),
-        PeerRequest::Propose { proposals } => proposals
-            .iter()
-            .try_for_each(|proposal| may_propose(from, &proposal.command)),
+        PeerRequest::Renew { host, relayed: false, .. } if *host != from => {
+            Err(forbidden(from, "renew the lease of", *host))
+        }
+        PeerRequest::Propose { proposals } => {
+            proposals.iter().try_for_each(|proposal| may_propose(from, &proposal.command))
+        }
         PeerRequest::Renew { .. }
         | PeerRequest::Raft { .. }
         | PeerRequest::ReadIndex
@@ -35,17 +33,12 @@ pub fn authorize(from: HostId, request: &PeerRequest) -> Result<(), PublicError>
 
 fn may_propose(from: HostId, command: &Command) -> Result<(), PublicError> {
     match command {
-        Command::RegisterHost { host, .. } if *host != from => {
-            Err(forbidden(from, "register", *host))
-        }
-        Command::Report { host, .. } if *host != from => {
-            Err(forbidden(from, "report attempts of", *host))
-        }
+        Command::RegisterHost { host, .. } if *host != from => Err(forbidden(from, "register", *host)),
+        Command::Report { host, .. } if *host != from => Err(forbidden(from, "report attempts of", *host)),
         // The first entry is written by the founder itself, never by request.
-        Command::CreateCluster { .. } => Err(PublicError::new(
-            ErrorCode::Forbidden,
-            "a cluster is created on its first host only",
-        )),
+        Command::CreateCluster { .. } => {
+            Err(PublicError::new(ErrorCode::Forbidden, "a cluster is created on its first host only"))
+        }
         Command::RegisterHost { .. }
         | Command::Report { .. }
         | Command::AdmitHost { .. }
@@ -60,10 +53,7 @@ fn may_propose(from: HostId, command: &Command) -> Result<(), PublicError> {
 }
 
 fn forbidden(from: HostId, what: &str, whose: HostId) -> PublicError {
-    PublicError::new(
-        ErrorCode::Forbidden,
-        format!("host {from} may not {what} host {whose}"),
-    )
+    PublicError::new(ErrorCode::Forbidden, format!("host {from} may not {what} host {whose}"))
 }
 
 #[cfg(test)]
@@ -80,11 +70,7 @@ mod tests {
     fn propose(commands: Vec<Command>) -> PeerRequest {
         let proposals = commands
             .into_iter()
-            .map(|command| Proposal {
-                request: RequestId::NONE,
-                actor: Actor::system(),
-                command,
-            })
+            .map(|command| Proposal { request: RequestId::NONE, actor: Actor::system(), command })
             .collect();
         PeerRequest::Propose { proposals }
     }
@@ -107,18 +93,11 @@ mod tests {
     }
 
     fn report(host: HostId) -> Command {
-        Command::Report {
-            host,
-            reports: Vec::new(),
-        }
+        Command::Report { host, reports: Vec::new() }
     }
 
     fn renew(host: HostId, relayed: bool) -> PeerRequest {
-        PeerRequest::Renew {
-            host,
-            epoch: LeaseEpoch(1),
-            relayed,
-        }
+        PeerRequest::Renew { host, epoch: LeaseEpoch(1), relayed }
     }
 
     #[test]
@@ -133,25 +112,15 @@ mod tests {
             assert_eq!(error.code, ErrorCode::Forbidden, "{request:?}");
             assert!(error.message.contains("host 3 may not"), "{error}");
         }
-        for request in [
-            propose(vec![register(ME), report(ME)]),
-            renew(ME, false),
-            renew(OTHER, true),
-        ] {
+        for request in [propose(vec![register(ME), report(ME)]), renew(ME, false), renew(OTHER, true)] {
             assert_eq!(authorize(ME, &request), Ok(()), "{request:?}");
         }
     }
 
     #[test]
     fn any_host_forwards_users_and_leaders_but_creates_no_cluster() {
-        let cancel = Command::Cancel {
-            job: rota_protocol::JobId(1),
-            index: None,
-        };
-        let expire = Command::Expire {
-            host: OTHER,
-            epoch: LeaseEpoch(1),
-        };
+        let cancel = Command::Cancel { job: rota_protocol::JobId(1), index: None };
+        let expire = Command::Expire { host: OTHER, epoch: LeaseEpoch(1) };
         assert_eq!(authorize(ME, &propose(vec![cancel, expire])), Ok(()));
         let create = Command::CreateCluster {
             cluster: ClusterId(1),

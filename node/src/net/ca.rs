@@ -20,8 +20,8 @@ const CA_VALID: Duration = Duration::from_secs(20 * 366 * 24 * 3_600);
 const SKEW: Duration = Duration::from_secs(3_600);
 /// DER of an uncompressed P-256 public key up to its 64 bytes of coordinates: the only kind that is certified.
 const P256_PREFIX: [u8; 27] = [
-    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a,
-    0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00, 0x04,
+    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
+    0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00, 0x04,
 ];
 /// Where the bits of the key begin in that DER.
 const P256_POINT_AT: usize = 26;
@@ -96,10 +96,7 @@ pub(super) fn make(cluster: ClusterId, now: SystemTime) -> Result<NewCa, CaError
     params.not_after = (now + CA_VALID).into();
     params.serial_number = Some(serial()?);
     let certificate = params.self_signed(&key).map_err(make_error)?;
-    Ok(NewCa {
-        certificate_pem: certificate.pem(),
-        key_pem: key.serialize_pem(),
-    })
+    Ok(NewCa { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
 }
 
 /// A fresh ECDSA P-256 key.
@@ -147,13 +144,9 @@ pub(super) fn certify_for(
     params.serial_number = Some(serial()?);
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![
-        rcgen::ExtendedKeyUsagePurpose::ServerAuth,
-        rcgen::ExtendedKeyUsagePurpose::ClientAuth,
-    ];
-    let certificate = params
-        .signed_by(&P256Point(point), &issuer)
-        .map_err(make_error)?;
+    params.extended_key_usages =
+        vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let certificate = params.signed_by(&P256Point(point), &issuer).map_err(make_error)?;
     Ok(certificate.pem())
 }
 
@@ -198,9 +191,7 @@ pub(super) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
 /// Random bytes for secrets and ids.
 pub(super) fn random<const N: usize>() -> Result<[u8; N], CaError> {
     let mut bytes = [0; N];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| CaError::Random)?;
+    SystemRandom::new().fill(&mut bytes).map_err(|_| CaError::Random)?;
     Ok(bytes)
 }
 
@@ -214,14 +205,11 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 }
 
 /// The authority's parameters: whoever holds its key rebuilds the same issuer from the cluster's id alone.
-fn ca_params(cluster: ClusterId) -> rcgen::CertificateParams {
+pub(super) fn ca_params(cluster: ClusterId) -> rcgen::CertificateParams {
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = common_name(&format!("rota cluster {cluster}"));
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(0));
-    params.key_usages = vec![
-        rcgen::KeyUsagePurpose::KeyCertSign,
-        rcgen::KeyUsagePurpose::CrlSign,
-    ];
+    params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
     params
 }
 
@@ -298,10 +286,7 @@ mod tests {
         let certify = |der: &[u8]| certify(&ca.key_pem, CLUSTER, HostId(1), der, SystemTime::now());
         assert!(certify(&good).is_ok());
         let ed25519 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
-        assert!(matches!(
-            certify(&public_key_der(&ed25519)),
-            Err(CaError::KeyKind)
-        ));
+        assert!(matches!(certify(&public_key_der(&ed25519)), Err(CaError::KeyKind)));
         assert!(matches!(certify(&good[..90]), Err(CaError::KeyKind)));
         assert!(matches!(certify(&[]), Err(CaError::KeyKind)));
     }

@@ -109,20 +109,14 @@ async fn exchange_within(
             if written.load(Ordering::Relaxed) {
                 Err(LinkError::Timeout)
             } else {
-                Err(LinkError::Unreachable(
-                    "every stream of the connection is in use".to_owned(),
-                ))
+                Err(LinkError::Unreachable("every stream of the connection is in use".to_owned()))
             }
         }
     }
 }
 
 async fn exchange(up: &Up, bytes: &[u8], written: &AtomicBool) -> Result<PeerReply, Lost> {
-    let (send, mut recv) = up
-        .connection
-        .open_bi()
-        .await
-        .map_err(|e| Lost::Before(e.to_string()))?;
+    let (send, mut recv) = up.connection.open_bi().await.map_err(|e| Lost::Before(e.to_string()))?;
     let mut send = WholeSend::new(send);
     written.store(true, Ordering::Relaxed);
     if let Err(error) = send.send(bytes).await {
@@ -136,11 +130,7 @@ async fn exchange(up: &Up, bytes: &[u8], written: &AtomicBool) -> Result<PeerRep
         });
     }
     read_reply(&mut recv, up.version).await.map_err(|error| {
-        if error.is_broken_stream() {
-            Lost::After(error.to_string())
-        } else {
-            Lost::Garbled(error)
-        }
+        if error.is_broken_stream() { Lost::After(error.to_string()) } else { Lost::Garbled(error) }
     })
 }
 

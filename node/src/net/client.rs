@@ -47,10 +47,7 @@ pub enum ConnectError {
 pub async fn connect_api(addr: &str, token: &str) -> Result<ApiStream, ConnectError> {
     let token = TokenText::parse(token, TokenKind::User)?;
     let (connection, endpoint) = connect(addr, token.ca(), tls::ALPN_API).await?;
-    let (send, recv) = connection
-        .open_bi()
-        .await
-        .map_err(|e| ConnectError::Unreachable(e.to_string()))?;
+    let (send, recv) = connection.open_bi().await.map_err(|e| ConnectError::Unreachable(e.to_string()))?;
     Ok(ApiStream::calling(send, recv, connection, endpoint))
 }
 
@@ -71,9 +68,7 @@ pub(super) async fn connect(
     let mut last = ConnectError::Unreachable("the name has no address".to_owned());
     for addr in addrs {
         let endpoint = Endpoint::client(any_port(addr)).map_err(|e| local(&e))?;
-        let connecting = endpoint
-            .connect_with(config.clone(), addr, tls::ANY_HOST)
-            .map_err(|e| local(&e))?;
+        let connecting = endpoint.connect_with(config.clone(), addr, tls::ANY_HOST).map_err(|e| local(&e))?;
         match timeout(CONNECT_TIME, connecting).await {
             Ok(Ok(connection)) => return Ok((connection, endpoint)),
             Ok(Err(_)) if foreign.load(Ordering::Relaxed) => {

@@ -24,11 +24,7 @@ pub(super) enum DialError {
     #[error("{addr}: {why}")]
     Failed { addr: String, why: String },
     #[error("{addr}: whoever answers there is not host {wanted} of this cluster ({why})")]
-    NotTheHost {
-        addr: String,
-        wanted: HostId,
-        why: String,
-    },
+    NotTheHost { addr: String, wanted: HostId, why: String },
     #[error("{0}")]
     Refused(PublicError),
     #[error("the dial ended early")]
@@ -68,24 +64,20 @@ impl Inner {
         let mut last = DialError::NoAddress(to);
         for text in self.addresses_of(to) {
             let resolved = timeout(self.timings.dial, resolve(&text)).await;
-            let addrs =
-                match resolved.unwrap_or_else(|_| Err("no answer of the name service".into())) {
-                    Ok(addrs) => addrs,
-                    Err(why) => {
-                        last = DialError::Failed { addr: text, why };
-                        continue;
-                    }
-                };
+            let addrs = match resolved.unwrap_or_else(|_| Err("no answer of the name service".into())) {
+                Ok(addrs) => addrs,
+                Err(why) => {
+                    last = DialError::Failed { addr: text, why };
+                    continue;
+                }
+            };
             for addr in addrs {
                 match timeout(self.timings.dial, self.dial_at(to, class, addr)).await {
                     Ok(Ok(up)) => return Ok(up),
                     Ok(Err(refused @ DialError::Refused(_))) => return Err(refused),
                     Ok(Err(error)) => last = error,
                     Err(_) => {
-                        last = DialError::Failed {
-                            addr: addr.to_string(),
-                            why: "no answer".to_owned(),
-                        };
+                        last = DialError::Failed { addr: addr.to_string(), why: "no answer".to_owned() };
                     }
                 }
             }
@@ -94,10 +86,7 @@ impl Inner {
     }
 
     async fn dial_at(&self, to: HostId, class: Class, addr: SocketAddr) -> Result<Up, DialError> {
-        let failed = |why: String| DialError::Failed {
-            addr: addr.to_string(),
-            why,
-        };
+        let failed = |why: String| DialError::Failed { addr: addr.to_string(), why };
         let name = ca::host_name(self.identity.cluster, to);
         let connection = self
             .endpoint
@@ -148,14 +137,11 @@ pub(super) enum GreetError {
 }
 
 /// The client's side of the greeting, on the first stream of a connection.
-pub(super) async fn greet(
-    connection: &quinn::Connection,
-    ours: &Hello,
-) -> Result<(Hello, u16), GreetError> {
+pub(super) async fn greet(connection: &quinn::Connection, ours: &Hello) -> Result<(Hello, u16), GreetError> {
     let exchange = async {
         let (send, mut recv) = connection.open_bi().await.map_err(|e| e.to_string())?;
-        let bytes = crate::framing::encode_message(VERSION_MIN, FrameKind::Hello, ours)
-            .map_err(|e| e.to_string())?;
+        let bytes =
+            crate::framing::encode_message(VERSION_MIN, FrameKind::Hello, ours).map_err(|e| e.to_string())?;
         let mut send = wire::WholeSend::new(send);
         send.send(&bytes).await.map_err(|e| e.to_string())?;
         wire::read_only::<_, Hello>(&mut recv, FrameKind::Hello, VERSION_MIN, HELLO_BYTES_MAX)
@@ -202,28 +188,16 @@ fn lost(error: &ConnectionError, addr: SocketAddr, wanted: HostId) -> DialError 
     let addr = addr.to_string();
     match error {
         // Certificate trouble, on either side, is a TLS alert.
-        ConnectionError::TransportError(e) => DialError::NotTheHost {
-            addr,
-            wanted,
-            why: e.to_string(),
-        },
+        ConnectionError::TransportError(e) => DialError::NotTheHost { addr, wanted, why: e.to_string() },
         ConnectionError::ConnectionClosed(e)
             if e.error_code == quinn::TransportErrorCode::CONNECTION_REFUSED =>
         {
-            DialError::Failed {
-                addr,
-                why: "it takes no more connections right now".to_owned(),
-            }
+            DialError::Failed { addr, why: "it takes no more connections right now".to_owned() }
         }
-        ConnectionError::ConnectionClosed(e) => DialError::NotTheHost {
-            addr,
-            wanted,
-            why: format!("it refused this host: {e}"),
-        },
-        other => DialError::Failed {
-            addr,
-            why: other.to_string(),
-        },
+        ConnectionError::ConnectionClosed(e) => {
+            DialError::NotTheHost { addr, wanted, why: format!("it refused this host: {e}") }
+        }
+        other => DialError::Failed { addr, why: other.to_string() },
     }
 }
 
@@ -232,8 +206,6 @@ pub(super) async fn resolve(text: &str) -> Result<Vec<SocketAddr>, String> {
     if let Ok(addr) = text.parse() {
         return Ok(vec![addr]);
     }
-    let found = tokio::net::lookup_host(text)
-        .await
-        .map_err(|e| e.to_string())?;
+    let found = tokio::net::lookup_host(text).await.map_err(|e| e.to_string())?;
     Ok(found.take(RESOLVED_MAX).collect())
 }

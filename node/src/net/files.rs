@@ -65,37 +65,27 @@ pub(super) fn read_private(path: &Path) -> Result<String, FileError> {
 
 fn read(path: &Path, forbidden: u32) -> Result<String, FileError> {
     // The checks are made on the open file, so that nothing can be swapped between check and use.
-    let mut file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-        .open(path)
-        .map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => FileError::Missing(path.to_owned()),
-            _ if e.raw_os_error() == Some(libc::ELOOP) => FileError::NotAFile(path.to_owned()),
-            _ => io_error(path, e),
-        })?;
+    let mut file =
+        OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).map_err(
+            |e| match e.kind() {
+                io::ErrorKind::NotFound => FileError::Missing(path.to_owned()),
+                _ if e.raw_os_error() == Some(libc::ELOOP) => FileError::NotAFile(path.to_owned()),
+                _ => io_error(path, e),
+            },
+        )?;
     let meta = file.metadata().map_err(|e| io_error(path, e))?;
     if !meta.is_file() {
         return Err(FileError::NotAFile(path.to_owned()));
     }
     let mode = meta.mode() & 0o7777;
     if mode & forbidden != 0 {
-        return Err(FileError::Open {
-            path: path.to_owned(),
-            mode,
-        });
+        return Err(FileError::Open { path: path.to_owned(), mode });
     }
     if meta.len() > FILE_BYTES_MAX {
-        return Err(FileError::TooLarge {
-            path: path.to_owned(),
-            bytes: meta.len(),
-        });
+        return Err(FileError::TooLarge { path: path.to_owned(), bytes: meta.len() });
     }
     let mut bytes = Vec::new();
-    Read::by_ref(&mut file)
-        .take(FILE_BYTES_MAX)
-        .read_to_end(&mut bytes)
-        .map_err(|e| io_error(path, e))?;
+    Read::by_ref(&mut file).take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|e| io_error(path, e))?;
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(FileError::Empty(path.to_owned()));
     }
@@ -123,18 +113,11 @@ fn fill(staging: &Path, files: &[(&str, &str)]) -> Result<(), FileError> {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(io_error(staging, e)),
         _ => {}
     }
-    fs::DirBuilder::new()
-        .mode(0o700)
-        .create(staging)
-        .map_err(|e| io_error(staging, e))?;
+    fs::DirBuilder::new().mode(0o700).create(staging).map_err(|e| io_error(staging, e))?;
     for (name, text) in files {
         let path = staging.join(name);
         let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&path)?;
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()
         };
@@ -144,14 +127,9 @@ fn fill(staging: &Path, files: &[(&str, &str)]) -> Result<(), FileError> {
 }
 
 fn sync_dir(dir: &Path) -> Result<(), FileError> {
-    File::open(dir)
-        .and_then(|d| d.sync_all())
-        .map_err(|e| io_error(dir, e))
+    File::open(dir).and_then(|d| d.sync_all()).map_err(|e| io_error(dir, e))
 }
 
 fn io_error(path: &Path, source: io::Error) -> FileError {
-    FileError::Io {
-        path: path.to_owned(),
-        source,
-    }
+    FileError::Io { path: path.to_owned(), source }
 }

@@ -154,11 +154,7 @@ pub(super) struct Draft {
 ///
 /// # Errors
 /// A bad name, an identity that is already there, or a disk that refuses; nothing is left behind.
-pub fn found_cluster(
-    data: &Path,
-    cluster_name: &str,
-    host_name: &str,
-) -> Result<Identity, IdentityError> {
+pub fn found_cluster(data: &Path, cluster_name: &str, host_name: &str) -> Result<Identity, IdentityError> {
     Identity::check_absent(data)?;
     let dir = Identity::dir(data);
     check_name("cluster name", cluster_name)?;
@@ -168,13 +164,7 @@ pub fn found_cluster(
     let host = HostId(1);
     let authority = ca::make(cluster, now)?;
     let key = ca::new_key()?;
-    let certificate = ca::certify(
-        &authority.key_pem,
-        cluster,
-        host,
-        &ca::public_key_der(&key),
-        now,
-    )?;
+    let certificate = ca::certify(&authority.key_pem, cluster, host, &ca::public_key_der(&key), now)?;
     let draft = Draft {
         host,
         cluster,
@@ -193,13 +183,20 @@ pub fn found_cluster(
     Ok(identity)
 }
 
+/// Keeps the keys of this process out of core dumps and away from debuggers of the same user (fault S22). Programs
+/// that it starts are not affected.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn keep_keys_out_of_dumps() -> std::io::Result<()> {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
 /// Checks the name of a host or a cluster.
 pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), IdentityError> {
     let tail_ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    let first_ok = name
-        .bytes()
-        .next()
-        .is_some_and(|b| b.is_ascii_alphanumeric());
+    let first_ok = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
     if first_ok && name.len() <= NAME_BYTES_MAX && name.bytes().all(tail_ok) {
         return Ok(());
     }
@@ -209,14 +206,13 @@ pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), IdentityE
 
 /// Whether a text can be an address: `host:port`, without anything that needs quoting.
 pub(super) fn is_addr(addr: &str) -> bool {
-    let plain = |b: u8| {
-        b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':' | b'[' | b']' | b'%')
-    };
+    let plain =
+        |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':' | b'[' | b']' | b'%');
     addr.len() <= ADDR_BYTES_MAX
         && addr.bytes().all(plain)
-        && addr.rsplit_once(':').is_some_and(|(host, port)| {
-            !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p != 0)
-        })
+        && addr
+            .rsplit_once(':')
+            .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p != 0))
 }
 
 impl Identity {
@@ -252,10 +248,7 @@ impl Identity {
         if file.format != FORMAT {
             return Err(malformed(
                 &path,
-                &format!(
-                    "format {} is not {FORMAT}, the one this build reads",
-                    file.format
-                ),
+                &format!("format {} is not {FORMAT}, the one this build reads", file.format),
             ));
         }
         let draft = Draft {
@@ -263,11 +256,7 @@ impl Identity {
             cluster: file.cluster,
             cluster_name: file.cluster_name,
             host_name: file.host_name,
-            seeds: file
-                .peers
-                .into_iter()
-                .map(|row| (HostId(row.host), row.addr))
-                .collect(),
+            seeds: file.peers.into_iter().map(|row| (HostId(row.host), row.addr)).collect(),
             pems: Pems {
                 ca: files::read_text(&dir.join(CA))?,
                 ca_key: files::read_private(&dir.join(CA_KEY))?,
@@ -280,21 +269,11 @@ impl Identity {
 
     /// Checks that the parts belong together and are valid now. `dir` is for messages.
     pub(super) fn check(draft: Draft, dir: &Path, now: SystemTime) -> Result<Self, IdentityError> {
-        let Draft {
-            host,
-            cluster,
-            cluster_name,
-            host_name,
-            seeds,
-            pems,
-        } = draft;
+        let Draft { host, cluster, cluster_name, host_name, seeds, pems } = draft;
         check_name("cluster name", &cluster_name)?;
         check_name("host name", &host_name)?;
         if host.0 == 0 || cluster.0 == 0 {
-            return Err(malformed(
-                &dir.join(CLUSTER),
-                "the ids of cluster and host cannot be zero",
-            ));
+            return Err(malformed(&dir.join(CLUSTER), "the ids of cluster and host cannot be zero"));
         }
         if seeds.len() > SEEDS_MAX || !seeds.iter().all(|(_, addr)| is_addr(addr)) {
             return Err(malformed(
@@ -320,17 +299,7 @@ impl Identity {
             }
         }
         check_chain(dir, &ca, &certificate, now)?;
-        Ok(Self {
-            host,
-            cluster,
-            cluster_name,
-            host_name,
-            seeds,
-            pems,
-            ca,
-            certificate,
-            key: Arc::new(key),
-        })
+        Ok(Self { host, cluster, cluster_name, host_name, seeds, pems, ca, certificate, key: Arc::new(key) })
     }
 
     /// Writes it, whole or not at all.
@@ -404,10 +373,7 @@ impl fmt::Debug for Identity {
 }
 
 fn malformed(path: &Path, what: &str) -> IdentityError {
-    IdentityError::Malformed {
-        path: path.to_owned(),
-        what: what.to_owned(),
-    }
+    IdentityError::Malformed { path: path.to_owned(), what: what.to_owned() }
 }
 
 fn one_certificate(path: &Path, pem: &str) -> Result<CertificateDer<'static>, IdentityError> {
@@ -415,10 +381,7 @@ fn one_certificate(path: &Path, pem: &str) -> Result<CertificateDer<'static>, Id
     let all = all.map_err(|e| malformed(path, &format!("not a PEM certificate: {e}")))?;
     match <[_; 1]>::try_from(all) {
         Ok([one]) => Ok(one),
-        Err(all) => Err(malformed(
-            path,
-            &format!("holds {} certificates, not one", all.len()),
-        )),
+        Err(all) => Err(malformed(path, &format!("holds {} certificates, not one", all.len()))),
     }
 }
 
@@ -427,10 +390,7 @@ fn one_key(path: &Path, pem: &str) -> Result<PrivateKeyDer<'static>, IdentityErr
     let all = all.map_err(|e| malformed(path, &format!("not a PEM key: {e}")))?;
     match <[_; 1]>::try_from(all) {
         Ok([one]) => Ok(one),
-        Err(all) => Err(malformed(
-            path,
-            &format!("holds {} keys, not one", all.len()),
-        )),
+        Err(all) => Err(malformed(path, &format!("holds {} keys, not one", all.len()))),
     }
 }
 
@@ -443,12 +403,9 @@ fn check_pair(
         .key_provider
         .load_private_key(key.clone_key())
         .map_err(|e| malformed(&dir.join(key_name), &format!("not a usable key: {e}")))?;
-    rustls::sign::CertifiedKey::new(vec![certificate.clone()], signing)
-        .keys_match()
-        .map_err(|_| IdentityError::KeyMismatch {
-            key: dir.join(key_name),
-            certificate: dir.join(certificate_name),
-        })
+    rustls::sign::CertifiedKey::new(vec![certificate.clone()], signing).keys_match().map_err(|_| {
+        IdentityError::KeyMismatch { key: dir.join(key_name), certificate: dir.join(certificate_name) }
+    })
 }
 
 fn check_chain(
@@ -458,17 +415,11 @@ fn check_chain(
     now: SystemTime,
 ) -> Result<(), IdentityError> {
     let path = dir.join(HOST);
-    let anchor = webpki::anchor_from_trusted_cert(ca).map_err(|e| {
-        malformed(
-            &dir.join(CA),
-            &format!("not an authority's certificate: {e}"),
-        )
-    })?;
+    let anchor = webpki::anchor_from_trusted_cert(ca)
+        .map_err(|e| malformed(&dir.join(CA), &format!("not an authority's certificate: {e}")))?;
     let parsed = webpki::EndEntityCert::try_from(certificate)
         .map_err(|e| malformed(&path, &format!("not a certificate: {e}")))?;
-    let since_epoch = now
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
+    let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     parsed
         .verify_for_usage(
             super::tls::provider().signature_verification_algorithms.all,
@@ -481,17 +432,8 @@ fn check_chain(
         )
         .map(|_| ())
         .map_err(|error| match error {
-            webpki::Error::CertExpired { .. } => IdentityError::Validity {
-                path,
-                what: "expired",
-            },
-            webpki::Error::CertNotValidYet { .. } => IdentityError::Validity {
-                path,
-                what: "not valid yet",
-            },
-            other => malformed(
-                &path,
-                &format!("not signed by {}: {other}", dir.join(CA).display()),
-            ),
+            webpki::Error::CertExpired { .. } => IdentityError::Validity { path, what: "expired" },
+            webpki::Error::CertNotValidYet { .. } => IdentityError::Validity { path, what: "not valid yet" },
+            other => malformed(&path, &format!("not signed by {}: {other}", dir.join(CA).display())),
         })
 }

@@ -97,24 +97,13 @@ pub async fn join(
         public_key_der: ca::public_key_der(&key),
     };
     let grant = ask(&token, peer_addr, &request).await?;
-    let identity = accept(
-        data,
-        &token,
-        &request,
-        grant,
-        key.serialize_pem(),
-        peer_addr,
-    )?;
+    let identity = accept(data, &token, &request, grant, key.serialize_pem(), peer_addr)?;
     identity.store(data)?;
     Ok(identity)
 }
 
 /// Asks, and asks again with the same request when the answer was lost or the cluster has no leader just now.
-async fn ask(
-    token: &TokenText,
-    peer_addr: &str,
-    request: &JoinRequest,
-) -> Result<JoinGrant, JoinError> {
+async fn ask(token: &TokenText, peer_addr: &str, request: &JoinRequest) -> Result<JoinGrant, JoinError> {
     let mut tries = 1;
     loop {
         let result = match timeout(TRY_TIME, ask_once(token, peer_addr, request)).await {
@@ -123,10 +112,9 @@ async fn ask(
         };
         let again = match &result {
             Err(JoinError::Lost(_)) => true,
-            Err(JoinError::Refused(refused)) => matches!(
-                refused.code,
-                ErrorCode::NoLeader | ErrorCode::Busy | ErrorCode::Unknown
-            ),
+            Err(JoinError::Refused(refused)) => {
+                matches!(refused.code, ErrorCode::NoLeader | ErrorCode::Busy | ErrorCode::Unknown)
+            }
             _ => false,
         };
         if !again || tries >= TRIES_MAX {
@@ -137,34 +125,22 @@ async fn ask(
     }
 }
 
-async fn ask_once(
-    token: &TokenText,
-    peer_addr: &str,
-    request: &JoinRequest,
-) -> Result<JoinGrant, JoinError> {
-    let unreachable = |why: String| JoinError::Unreachable {
-        addr: peer_addr.to_owned(),
-        why,
-    };
+async fn ask_once(token: &TokenText, peer_addr: &str, request: &JoinRequest) -> Result<JoinGrant, JoinError> {
+    let unreachable = |why: String| JoinError::Unreachable { addr: peer_addr.to_owned(), why };
     let lost = || JoinError::Lost(peer_addr.to_owned());
-    let (connection, endpoint) = client::connect(peer_addr, token.ca(), tls::ALPN_JOIN)
-        .await
-        .map_err(|error| match error {
+    let (connection, endpoint) =
+        client::connect(peer_addr, token.ca(), tls::ALPN_JOIN).await.map_err(|error| match error {
             ConnectError::OtherCluster => JoinError::OtherCluster(peer_addr.to_owned()),
             other => unreachable(other.to_string()),
         })?;
-    let (_, version) = dial::greet(&connection, &framing::client_hello())
-        .await
-        .map_err(|error| match error {
+    let (_, version) =
+        dial::greet(&connection, &framing::client_hello()).await.map_err(|error| match error {
             GreetError::Refused(refused) => JoinError::Refused(refused),
             GreetError::Lost(why) => unreachable(why),
         })?;
     let bytes = framing::encode_message(version, FrameKind::JoinRequest, request)
         .map_err(|e| unreachable(e.to_string()))?;
-    let (send, mut recv) = connection
-        .open_bi()
-        .await
-        .map_err(|e| unreachable(e.to_string()))?;
+    let (send, mut recv) = connection.open_bi().await.map_err(|e| unreachable(e.to_string()))?;
     let mut send = wire::WholeSend::new(send);
     send.send(&bytes).await.map_err(|_| lost())?;
     let reply = wire::read_only(&mut recv, FrameKind::JoinReply, version, FRAME_BYTES_MAX)
@@ -199,23 +175,14 @@ fn accept(
         cluster_name: grant.cluster_name,
         host_name: request.host_name.clone(),
         seeds,
-        pems: Pems {
-            ca: grant.ca_pem,
-            ca_key: grant.ca_key_pem,
-            host: grant.certificate_pem,
-            host_key,
-        },
+        pems: Pems { ca: grant.ca_pem, ca_key: grant.ca_key_pem, host: grant.certificate_pem, host_key },
     };
     let identity = Identity::check(draft, &Identity::dir(data), SystemTime::now())?;
     if identity.ca_fingerprint() != token.ca() {
-        return Err(JoinError::Unsound(
-            "its authority is not the one the token names".to_owned(),
-        ));
+        return Err(JoinError::Unsound("its authority is not the one the token names".to_owned()));
     }
     if identity.seeds.is_empty() {
-        return Err(JoinError::Unsound(format!(
-            "it names no peer, not even the one at {peer_addr}"
-        )));
+        return Err(JoinError::Unsound(format!("it names no peer, not even the one at {peer_addr}")));
     }
     Ok(identity)
 }
@@ -270,10 +237,7 @@ pub fn join_request_id(request: &JoinRequest) -> RequestId {
 pub(super) fn check_request(request: &JoinRequest) -> Result<(), PublicError> {
     let sized = request.token.len() <= TOKEN_BYTES_MAX;
     if !sized || TokenText::parse(&request.token, TokenKind::Join).is_err() {
-        return Err(PublicError::new(
-            ErrorCode::Unauthenticated,
-            "the join token is not valid",
-        ));
+        return Err(PublicError::new(ErrorCode::Unauthenticated, "the join token is not valid"));
     }
     if identity::check_name("host name", &request.host_name).is_err() {
         return Err(PublicError::invalid(
@@ -290,10 +254,7 @@ pub(super) fn check_request(request: &JoinRequest) -> Result<(), PublicError> {
         ));
     }
     if !ca::is_p256(&request.public_key_der) {
-        return Err(PublicError::new(
-            ErrorCode::Invalid,
-            "the public key is not an ECDSA P-256 key",
-        ));
+        return Err(PublicError::new(ErrorCode::Invalid, "the public key is not an ECDSA P-256 key"));
     }
     Ok(())
 }
@@ -308,10 +269,7 @@ impl PerSecond {
 
     /// Whether one more is allowed in this second.
     pub(super) fn take(&self, allowed: u32) -> bool {
-        let mut window = self
-            .0
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut window = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let now = Instant::now();
         match &mut *window {
             Some((began, count)) if now.duration_since(*began) < Duration::from_secs(1) => {

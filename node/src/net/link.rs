@@ -28,12 +28,10 @@ pub(super) enum Class {
 impl Class {
     pub(super) fn of(request: &PeerRequest) -> Self {
         match request {
-            PeerRequest::Raft { .. } | PeerRequest::ReadIndex | PeerRequest::Renew { .. } => {
-                Self::Raft
+            PeerRequest::Raft { .. } | PeerRequest::ReadIndex | PeerRequest::Renew { .. } => Self::Raft,
+            PeerRequest::Propose { .. } | PeerRequest::ReadLog { .. } | PeerRequest::Signal { .. } => {
+                Self::Rest
             }
-            PeerRequest::Propose { .. }
-            | PeerRequest::ReadLog { .. }
-            | PeerRequest::Signal { .. } => Self::Rest,
         }
     }
 }
@@ -50,12 +48,7 @@ pub(super) struct Up {
 
 impl Up {
     pub(super) fn new(connection: quinn::Connection, version: u16) -> Self {
-        Self {
-            connection,
-            version,
-            used_ms: AtomicU64::new(0),
-            born: Instant::now(),
-        }
+        Self { connection, version, used_ms: AtomicU64::new(0), born: Instant::now() }
     }
 
     fn alive(&self) -> bool {
@@ -118,11 +111,7 @@ impl Link {
         Self {
             to,
             class,
-            shared: Mutex::new(Shared {
-                state: State::Idle,
-                dials: 0,
-                failures: 0,
-            }),
+            shared: Mutex::new(Shared { state: State::Idle, dials: 0, failures: 0 }),
             changed: watch::Sender::new(()),
         }
     }
@@ -248,17 +237,12 @@ impl Link {
                 shared.state = State::Up(Arc::new(up));
             }
             Err(error) => {
-                let pause = BACKOFF_FIRST
-                    .saturating_mul(1 << shared.failures.min(16))
-                    .min(backoff_max);
+                let pause = BACKOFF_FIRST.saturating_mul(1 << shared.failures.min(16)).min(backoff_max);
                 if shared.failures == 0 {
                     tracing::info!(host = %self.to, class = ?self.class, %error, "cannot reach peer");
                 }
                 shared.failures = shared.failures.saturating_add(1);
-                shared.state = State::Down {
-                    until: Instant::now() + pause,
-                    error: link_error(error),
-                };
+                shared.state = State::Down { until: Instant::now() + pause, error: link_error(error) };
             }
         }
         drop(shared);

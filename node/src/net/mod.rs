@@ -33,9 +33,9 @@ pub use authorize::authorize;
 pub use ca::{CaError, Fingerprint, host_name, parse_host_name};
 pub use client::{ConnectError, connect_api};
 pub use files::FileError;
-pub use identity::{Identity, IdentityError, found_cluster};
-pub use rota_consensus::{LinkError, PeerLink};
+pub use identity::{Identity, IdentityError, found_cluster, keep_keys_out_of_dumps};
 pub use join::{JoinError, issue, join, join_request_id};
+pub use rota_consensus::{LinkError, PeerLink};
 pub use secret::{TokenError, TokenKind, TokenText, hash_secret, mint_secret, same_secret};
 pub use tls::{ALPN_API, ALPN_JOIN, ALPN_PEER, TlsError};
 pub use transport::NetTimings;
@@ -45,11 +45,11 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use link::{Class, Link};
 use quinn::{AsyncUdpSocket, Connection, Endpoint, VarInt};
+use rota_protocol::HostId;
 use rota_protocol::frame::{FrameKind, VERSION_MAX};
 use rota_protocol::gossip::GossipPacket;
 use rota_protocol::limits::GOSSIP_BYTES_MAX;
 use rota_protocol::peer::{JoinReply, JoinRequest, PeerReply, PeerRequest};
-use rota_protocol::HostId;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -92,18 +92,15 @@ pub struct NetConfig {
     pub timings: NetTimings,
     /// A socket to use in place of one bound to `listen`: fault injection, simulation.
     pub socket: Option<Arc<dyn AsyncUdpSocket>>,
+    /// Makes connection ids and timers' jitter repeatable: simulation only, they become guessable.
+    pub rng_seed: Option<u64>,
 }
 
 impl NetConfig {
     /// With default timers and a real socket.
     #[must_use]
     pub fn new(identity: Arc<Identity>, listen: SocketAddr) -> Self {
-        Self {
-            identity,
-            listen,
-            timings: NetTimings::default(),
-            socket: None,
-        }
+        Self { identity, listen, timings: NetTimings::default(), socket: None, rng_seed: None }
     }
 }
 
@@ -160,20 +157,12 @@ impl Net {
     ///
     /// # Errors
     /// The port cannot be had, or the identity is not usable.
-    pub async fn start(
-        config: NetConfig,
-        handler: Arc<dyn PeerHandler>,
-    ) -> Result<Arc<Self>, NetError> {
-        let NetConfig {
-            identity,
-            listen,
-            timings,
-            socket,
-        } = config;
+    pub async fn start(config: NetConfig, handler: Arc<dyn PeerHandler>) -> Result<Arc<Self>, NetError> {
+        let NetConfig { identity, listen, timings, socket, rng_seed } = config;
         let server_config = server::config(&identity, &timings)?;
         let dialler = dial::Dialler::new(&identity, &timings)?;
         let runtime = quinn::default_runtime().ok_or(NetError::NoRuntime)?;
-        let settings = transport::endpoint(&identity);
+        let settings = transport::endpoint(&identity, rng_seed);
         let endpoint = match socket {
             Some(socket) => {
                 Endpoint::new_with_abstract_socket(settings, Some(server_config), socket, runtime)
@@ -181,10 +170,7 @@ impl Net {
             None => std::net::UdpSocket::bind(listen)
                 .and_then(|socket| Endpoint::new(settings, Some(server_config), socket, runtime)),
         }
-        .map_err(|source| NetError::Listen {
-            addr: listen,
-            source,
-        })?;
+        .map_err(|source| NetError::Listen { addr: listen, source })?;
         let inner = Arc::new(Inner {
             identity,
             endpoint,
@@ -230,8 +216,7 @@ impl Net {
             return;
         }
         let packet = GossipPacket { bytes };
-        let Ok(frame) = crate::framing::encode_message(VERSION_MAX, FrameKind::Gossip, &packet)
-        else {
+        let Ok(frame) = crate::framing::encode_message(VERSION_MAX, FrameKind::Gossip, &packet) else {
             return;
         };
         let frame = Bytes::from(frame);
@@ -262,9 +247,7 @@ impl Net {
 
     /// Ends every connection and stops listening; calls under way fail.
     pub fn close(&self) {
-        self.inner
-            .endpoint
-            .close(CloseCode::ShuttingDown.to_wire(), b"shutting down");
+        self.inner.endpoint.close(CloseCode::ShuttingDown.to_wire(), b"shutting down");
     }
 
     /// After [`Self::close`]: waits until the peers were told, at most a moment.
@@ -304,10 +287,7 @@ impl PeerLink for Net {
 impl Inner {
     fn link(&self, to: HostId, class: Class) -> Arc<Link> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        links
-            .entry((to, class))
-            .or_insert_with(|| Arc::new(Link::new(to, class)))
-            .clone()
+        links.entry((to, class)).or_insert_with(|| Arc::new(Link::new(to, class))).clone()
     }
 
     fn all_links(&self) -> Vec<Arc<Link>> {
@@ -316,16 +296,9 @@ impl Inner {
     }
 
     fn set_address(&self, host: HostId, addr: String, stated: bool) {
-        let mut book = self
-            .addresses
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut book = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = book.entry(host).or_default();
-        let slot = if stated {
-            &mut entry.stated
-        } else {
-            &mut entry.heard
-        };
+        let slot = if stated { &mut entry.stated } else { &mut entry.heard };
         if slot.as_deref() == Some(addr.as_str()) {
             return;
         }
@@ -337,10 +310,7 @@ impl Inner {
     }
 
     fn addresses_of(&self, host: HostId) -> Vec<String> {
-        let book = self
-            .addresses
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let book = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Addresses { stated, heard }) = book.get(&host) else {
             return Vec::new();
         };

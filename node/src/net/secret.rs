@@ -83,11 +83,7 @@ impl TokenText {
         if secret.len() != 2 * SECRET_BYTES || !secret.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(TokenError::Damaged);
         }
-        Ok(Self {
-            kind: found,
-            ca,
-            text: text.to_owned(),
-        })
+        Ok(Self { kind: found, ca, text: text.to_owned() })
     }
 
     /// The authority that it names.
@@ -129,10 +125,7 @@ pub fn hash_secret(text: &str) -> SecretHash {
 /// Whether two hashes are equal, in a time that does not depend on where they differ.
 #[must_use]
 pub fn same_secret(a: &SecretHash, b: &SecretHash) -> bool {
-    let differing = a
-        .iter()
-        .zip(b)
-        .fold(0_u8, |sum, (x, y)| sum | std::hint::black_box(x ^ y));
+    let differing = a.iter().zip(b).fold(0_u8, |sum, (x, y)| sum | std::hint::black_box(x ^ y));
     std::hint::black_box(differing) == 0
 }
 
@@ -160,22 +153,13 @@ mod tests {
         let (text, _) = mint_secret(TokenKind::User, &Fingerprint([7; 32])).unwrap();
         assert_eq!(
             TokenText::parse(&text, TokenKind::Join),
-            Err(TokenError::WrongKind {
-                found: TokenKind::User,
-                wanted: TokenKind::Join
-            })
+            Err(TokenError::WrongKind { found: TokenKind::User, wanted: TokenKind::Join })
         );
         for end in 0..text.len() {
             let error = TokenText::parse(&text[..end], TokenKind::User).unwrap_err();
             assert!(matches!(error, TokenError::NotAToken | TokenError::Damaged));
         }
-        assert_eq!(
-            TokenText::parse(&format!("{text}0"), TokenKind::User),
-            Err(TokenError::Damaged)
-        );
-        assert_eq!(
-            TokenText::parse("hello", TokenKind::User),
-            Err(TokenError::NotAToken)
-        );
+        assert_eq!(TokenText::parse(&format!("{text}0"), TokenKind::User), Err(TokenError::Damaged));
+        assert_eq!(TokenText::parse("hello", TokenKind::User), Err(TokenError::NotAToken));
     }
 }

@@ -69,12 +69,7 @@ async fn request(
     mut recv: RecvStream,
 ) {
     let mut send = WholeSend::new(send);
-    let read = wire::read_only::<_, PeerRequest>(
-        &mut recv,
-        FrameKind::PeerRequest,
-        version,
-        FRAME_BYTES_MAX,
-    );
+    let read = wire::read_only::<_, PeerRequest>(&mut recv, FrameKind::PeerRequest, version, FRAME_BYTES_MAX);
     let request = match timeout(REQUEST_TIME, read).await {
         Ok(Ok(request)) => request,
         Ok(Err(error)) if error.is_broken_stream() => return,
@@ -119,14 +114,10 @@ pub(super) async fn joiner(inner: &Arc<Inner>, connection: &Connection, version:
     let exchange = async {
         let (send, mut recv) = connection.accept_bi().await.ok()?;
         let send = WholeSend::new(send);
-        let request = wire::read_only::<_, JoinRequest>(
-            &mut recv,
-            FrameKind::JoinRequest,
-            version,
-            JOIN_BYTES_MAX,
-        )
-        .await
-        .ok()?;
+        let request =
+            wire::read_only::<_, JoinRequest>(&mut recv, FrameKind::JoinRequest, version, JOIN_BYTES_MAX)
+                .await
+                .ok()?;
         Some((request, send))
     };
     let Ok(Some((request, mut send))) = timeout(REQUEST_TIME, exchange).await else {

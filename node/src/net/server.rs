@@ -20,7 +20,7 @@ use tokio::time::timeout;
 /// Handshakes at once; past this, new ones are refused.
 const HANDSHAKES_MAX: usize = 512;
 /// From this many half-open handshakes on, a newcomer must first show that it can read at its address.
-const RETRY_FROM: usize = 64;
+pub(super) const RETRY_FROM: usize = 64;
 /// Connections whose first packets wait to be looked at.
 const INCOMING_MAX: usize = 1_024;
 /// Bytes buffered for one of those, and for all.
@@ -32,6 +32,8 @@ const GREETING_TIME: Duration = Duration::from_secs(5);
 const CONNECTIONS_PER_PEER: usize = 16;
 /// Connections of clients.
 const API_CONNECTIONS_MAX: usize = 1_024;
+/// A client's connection without a stream is closed after this long: a stranger must not hold a place for nothing.
+const API_UNUSED_TIME: Duration = Duration::from_secs(10);
 /// Streams of one client connection.
 const API_STREAMS_MAX: u32 = 16;
 /// Hosts that join at once.
@@ -53,6 +55,11 @@ impl Doors {
             joins: Arc::new(Semaphore::new(JOINS_MAX)),
             peers: Mutex::new(BTreeMap::new()),
         }
+    }
+
+    /// Handshakes under way.
+    pub(super) fn half_open(&self) -> usize {
+        HANDSHAKES_MAX - self.handshakes.available_permits()
     }
 
     fn peers(&self) -> std::sync::MutexGuard<'_, BTreeMap<HostId, usize>> {
@@ -114,7 +121,7 @@ pub(super) async fn accept(inner: Arc<Inner>) {
             incoming.refuse();
             continue;
         };
-        let open = HANDSHAKES_MAX - inner.doors.handshakes.available_permits();
+        let open = inner.doors.half_open();
         if open > RETRY_FROM && !incoming.remote_address_validated() && incoming.may_retry() {
             // The error would mean that the address is validated, which was just ruled out.
             let _ = incoming.retry();
@@ -149,10 +156,7 @@ async fn admit(inner: Arc<Inner>, incoming: Incoming, permit: OwnedSemaphorePerm
 
 async fn admit_peer(inner: &Arc<Inner>, connection: Connection, permit: OwnedSemaphorePermit) {
     let Some(from) = caller(inner, &connection) else {
-        CloseCode::Unauthenticated.close(
-            &connection,
-            "a certificate of a host of this cluster is needed",
-        );
+        CloseCode::Unauthenticated.close(&connection, "a certificate of a host of this cluster is needed");
         return;
     };
     let Some(_slot) = PeerSlot::take(&inner.doors, from) else {
@@ -161,10 +165,7 @@ async fn admit_peer(inner: &Arc<Inner>, connection: Connection, permit: OwnedSem
     };
     let check = |hello: &Hello| {
         if hello.cluster != Some(inner.identity.cluster) {
-            return Err((
-                CloseCode::WrongCluster,
-                "this is another cluster".to_owned(),
-            ));
+            return Err((CloseCode::WrongCluster, "this is another cluster".to_owned()));
         }
         if hello.host != Some(from) {
             let text = format!("the certificate is that of host {from}");
@@ -202,20 +203,28 @@ async fn admit_client(inner: &Arc<Inner>, connection: Connection, permit: OwnedS
     drop(permit);
     connection.set_max_concurrent_bi_streams(VarInt::from_u32(API_STREAMS_MAX));
     connection.set_receive_window(VarInt::from_u32(transport::API_WINDOW));
-    while let Ok((send, recv)) = connection.accept_bi().await {
-        inner
-            .handler
-            .api(ApiStream::serving(send, recv, connection.clone()));
+    // Each stream holds a copy for as long as it lives.
+    let streams = Arc::new(());
+    loop {
+        match timeout(API_UNUSED_TIME, connection.accept_bi()).await {
+            Ok(Ok((send, recv))) => {
+                let stream = ApiStream::serving(send, recv, connection.clone(), streams.clone());
+                inner.handler.api(stream);
+            }
+            Ok(Err(_)) => return,
+            Err(_) if Arc::strong_count(&streams) > 1 => {}
+            Err(_) => {
+                CloseCode::Unused.close(&connection, "no stream is open");
+                return;
+            }
+        }
     }
 }
 
 /// The host that a connection's certificate names, if it has one of ours. The handshake has checked the chain and
 /// the validity.
 fn caller(inner: &Inner, connection: &Connection) -> Option<HostId> {
-    let chain = connection
-        .peer_identity()?
-        .downcast::<Vec<CertificateDer<'static>>>()
-        .ok()?;
+    let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
     let (cluster, host) = ca::named_host(chain.first()?)?;
     (cluster == inner.identity.cluster).then_some(host)
 }
@@ -226,45 +235,42 @@ async fn greeted(
     connection: &Connection,
     check: impl Fn(&Hello) -> Result<(), (CloseCode, String)>,
 ) -> Option<u16> {
-    let greet = async {
-        let (send, mut recv) = connection.accept_bi().await.ok()?;
-        let theirs = match wire::read_only::<_, Hello>(
-            &mut recv,
-            FrameKind::Hello,
-            VERSION_MIN,
-            HELLO_BYTES_MAX,
-        )
-        .await
-        {
-            Ok(hello) => hello,
-            Err(error) => {
-                CloseCode::Malformed.close(connection, &error.to_string());
+    let greet =
+        async {
+            let (send, mut recv) = connection.accept_bi().await.ok()?;
+            let theirs =
+                match wire::read_only::<_, Hello>(&mut recv, FrameKind::Hello, VERSION_MIN, HELLO_BYTES_MAX)
+                    .await
+                {
+                    Ok(hello) => hello,
+                    Err(error) => {
+                        CloseCode::Malformed.close(connection, &error.to_string());
+                        return None;
+                    }
+                };
+            let range = (theirs.version_min, theirs.version_max);
+            let version = match frame::negotiate((VERSION_MIN, VERSION_MAX), range) {
+                Ok(version) => version,
+                Err(PublicError { message, .. }) => {
+                    CloseCode::Version.close(connection, &message);
+                    return None;
+                }
+            };
+            if let Err((code, text)) = check(&theirs) {
+                code.close(connection, &text);
                 return None;
             }
+            let ours = Hello {
+                version_min: VERSION_MIN,
+                version_max: VERSION_MAX,
+                cluster: Some(inner.identity.cluster),
+                host: Some(inner.identity.host),
+                build: BUILD.to_owned(),
+            };
+            let bytes = framing::encode_message(VERSION_MIN, FrameKind::Hello, &ours).ok()?;
+            wire::WholeSend::new(send).send(&bytes).await.ok()?;
+            Some(version)
         };
-        let range = (theirs.version_min, theirs.version_max);
-        let version = match frame::negotiate((VERSION_MIN, VERSION_MAX), range) {
-            Ok(version) => version,
-            Err(PublicError { message, .. }) => {
-                CloseCode::Version.close(connection, &message);
-                return None;
-            }
-        };
-        if let Err((code, text)) = check(&theirs) {
-            code.close(connection, &text);
-            return None;
-        }
-        let ours = Hello {
-            version_min: VERSION_MIN,
-            version_max: VERSION_MAX,
-            cluster: Some(inner.identity.cluster),
-            host: Some(inner.identity.host),
-            build: BUILD.to_owned(),
-        };
-        let bytes = framing::encode_message(VERSION_MIN, FrameKind::Hello, &ours).ok()?;
-        wire::WholeSend::new(send).send(&bytes).await.ok()?;
-        Some(version)
-    };
     match timeout(GREETING_TIME, greet).await {
         Ok(version) => version,
         Err(_) => {

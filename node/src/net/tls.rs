@@ -46,11 +46,10 @@ pub(super) fn provider() -> &'static Arc<CryptoProvider> {
 
 /// The server side of all three protocols.
 pub(super) fn server_config(identity: &Identity) -> Result<Arc<QuicServerConfig>, TlsError> {
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(roots(identity)?, provider().clone())
-            .allow_unauthenticated()
-            .build()
-            .map_err(tls_error)?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots(identity)?, provider().clone())
+        .allow_unauthenticated()
+        .build()
+        .map_err(tls_error)?;
     let mut config = rustls::ServerConfig::builder_with_provider(provider().clone())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(tls_error)?
@@ -65,18 +64,15 @@ pub(super) fn server_config(identity: &Identity) -> Result<Arc<QuicServerConfig>
     config.max_early_data_size = 0;
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
-    QuicServerConfig::try_from(config)
-        .map(Arc::new)
-        .map_err(tls_error)
+    QuicServerConfig::try_from(config).map(Arc::new).map_err(tls_error)
 }
 
 /// A peer's client side: shows this host's certificate, checks the server against the authority. The server's name
 /// given at connect time must be [`super::ca::host_name`] of the wanted host.
 pub(super) fn peer_client_config(identity: &Identity) -> Result<Arc<QuicClientConfig>, TlsError> {
-    let verifier =
-        WebPkiServerVerifier::builder_with_provider(roots(identity)?, provider().clone())
-            .build()
-            .map_err(tls_error)?;
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots(identity)?, provider().clone())
+        .build()
+        .map_err(tls_error)?;
     let config = client_builder(verifier)?
         .with_client_auth_cert(vec![identity.certificate().clone()], identity.key())
         .map_err(tls_error)?;
@@ -89,51 +85,41 @@ pub(super) fn pinned_client_config(
     alpn: &[u8],
 ) -> Result<(Arc<QuicClientConfig>, Arc<AtomicBool>), TlsError> {
     let foreign = Arc::new(AtomicBool::new(false));
-    let verifier = Arc::new(PinnedCa {
-        ca,
-        foreign: foreign.clone(),
-    });
+    let verifier = Arc::new(PinnedCa { ca, foreign: foreign.clone() });
     let config = client_builder(verifier)?.with_no_client_auth();
     Ok((finish_client(config, alpn)?, foreign))
 }
 
-/// A client that shows a certificate but trusts every host of the authority: for tests of the server's own checks.
+/// A client that shows any certificates and trusts every host of the authority: for tests of the server's checks.
 #[cfg(test)]
 pub(super) fn pinned_client_config_showing(
     ca: Fingerprint,
     alpn: &[u8],
-    identity: &Identity,
+    chain: Vec<CertificateDer<'static>>,
+    key: rustls::pki_types::PrivateKeyDer<'static>,
 ) -> Result<Arc<QuicClientConfig>, TlsError> {
     let foreign = Arc::new(AtomicBool::new(false));
     let config = client_builder(Arc::new(PinnedCa { ca, foreign }))?
-        .with_client_auth_cert(vec![identity.certificate().clone()], identity.key())
+        .with_client_auth_cert(chain, key)
         .map_err(tls_error)?;
     finish_client(config, alpn)
 }
 
 fn client_builder(
     verifier: Arc<dyn ServerCertVerifier>,
-) -> Result<rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert>, TlsError>
-{
-    Ok(
-        rustls::ClientConfig::builder_with_provider(provider().clone())
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(tls_error)?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier),
-    )
+) -> Result<rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert>, TlsError> {
+    Ok(rustls::ClientConfig::builder_with_provider(provider().clone())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(tls_error)?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier))
 }
 
-fn finish_client(
-    mut config: rustls::ClientConfig,
-    alpn: &[u8],
-) -> Result<Arc<QuicClientConfig>, TlsError> {
+fn finish_client(mut config: rustls::ClientConfig, alpn: &[u8]) -> Result<Arc<QuicClientConfig>, TlsError> {
     config.alpn_protocols = vec![alpn.to_vec()];
     config.enable_early_data = false;
     config.resumption = Resumption::disabled();
-    QuicClientConfig::try_from(config)
-        .map(Arc::new)
-        .map_err(tls_error)
+    QuicClientConfig::try_from(config).map(Arc::new).map_err(tls_error)
 }
 
 fn roots(identity: &Identity) -> Result<Arc<RootCertStore>, TlsError> {
@@ -162,9 +148,7 @@ impl ServerCertVerifier for PinnedCa {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let pinned = intermediates
-            .iter()
-            .find(|shown| Fingerprint::of(shown) == self.ca);
+        let pinned = intermediates.iter().find(|shown| Fingerprint::of(shown) == self.ca);
         let Some(ca) = pinned else {
             self.foreign.store(true, Ordering::Relaxed);
             return Err(rustls::CertificateError::UnknownIssuer.into());
@@ -208,8 +192,6 @@ impl ServerCertVerifier for PinnedCa {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider()
-            .signature_verification_algorithms
-            .supported_schemes()
+        provider().signature_verification_algorithms.supported_schemes()
     }
 }

@@ -1,10 +1,9 @@
 //! QUIC settings: timers, stream limits, windows, and the keys that let a restarted peer say so.
 
 use super::identity::Identity;
-use quinn::{
-    ConnectionId, ConnectionIdGenerator, EndpointConfig, IdleTimeout, TransportConfig, VarInt,
-};
-use rand::Rng as _;
+use quinn::{ConnectionId, ConnectionIdGenerator, EndpointConfig, IdleTimeout, TransportConfig, VarInt};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,10 +57,7 @@ impl NetTimings {
     /// Shorter ones, for fault injection and demos on one machine.
     #[must_use]
     pub fn fast() -> Self {
-        Self {
-            idle: Duration::from_millis(1_500),
-            ..Self::default()
-        }
+        Self { idle: Duration::from_millis(1_500), ..Self::default() }
     }
 }
 
@@ -103,19 +99,26 @@ fn common(idle: Duration) -> TransportConfig {
 
 /// The endpoint of a host. Its key for stateless resets comes from the host's own key, so that after a restart it can
 /// tell the peers of its former life, at their next packet, that their connections are gone.
-pub(super) fn endpoint(identity: &Identity) -> EndpointConfig {
+pub(super) fn endpoint(identity: &Identity, rng_seed: Option<u64>) -> EndpointConfig {
     let reset = identity.derived_secret("rota quic stateless reset");
-    let mut config = EndpointConfig::new(Arc::new(ring::hmac::Key::new(
-        ring::hmac::HMAC_SHA256,
-        &reset,
-    )));
-    config.cid_generator(|| Box::new(RandomIds));
+    let mut config = EndpointConfig::new(Arc::new(ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &reset)));
+    if let Some(seed) = rng_seed {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        config.rng_seed(Some(bytes));
+    }
+    config.cid_generator(move || {
+        Box::new(RandomIds(match rng_seed {
+            Some(seed) => StdRng::seed_from_u64(seed),
+            None => StdRng::from_rng(&mut rand::rng()),
+        }))
+    });
     config
 }
 
 /// Random connection ids, all of them plausible: the library's own generator would call the ids of a former life
 /// invalid and drop their packets instead of answering with a reset.
-struct RandomIds;
+struct RandomIds(StdRng);
 
 impl RandomIds {
     const BYTES: usize = 8;
@@ -124,7 +127,7 @@ impl RandomIds {
 impl ConnectionIdGenerator for RandomIds {
     fn generate_cid(&mut self) -> ConnectionId {
         let mut bytes = [0; Self::BYTES];
-        rand::rng().fill(&mut bytes);
+        self.0.fill(&mut bytes);
         ConnectionId::new(&bytes)
     }
 

@@ -32,10 +32,7 @@ pub(super) enum WireError {
 impl WireError {
     /// The stream broke, which is nobody's fault; otherwise the other side does not speak our protocol.
     pub(super) fn is_broken_stream(&self) -> bool {
-        matches!(
-            self,
-            Self::Framing(FramingError::Io(_) | FramingError::Closed(_))
-        )
+        matches!(self, Self::Framing(FramingError::Io(_) | FramingError::Closed(_)))
     }
 }
 
@@ -54,17 +51,10 @@ where
         .await?
         .ok_or(FramingError::Closed(wanted))?;
     if frame.version != agreed {
-        return Err(WireError::Version {
-            got: frame.version,
-            agreed,
-        });
+        return Err(WireError::Version { got: frame.version, agreed });
     }
     if frame.kind != wanted {
-        return Err(FramingError::Kind {
-            wanted,
-            got: frame.kind,
-        }
-        .into());
+        return Err(FramingError::Kind { wanted, got: frame.kind }.into());
     }
     let message = codec::decode(&frame.body, limit).map_err(FramingError::from)?;
     match stream.read(&mut [0]).await {
@@ -82,10 +72,7 @@ pub(super) struct WholeSend {
 
 impl WholeSend {
     pub(super) fn new(stream: SendStream) -> Self {
-        Self {
-            stream,
-            whole: false,
-        }
+        Self { stream, whole: false }
     }
 
     /// Writes the bytes and the end of the stream.

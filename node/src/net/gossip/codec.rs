@@ -69,19 +69,11 @@ pub(super) struct Codec {
 impl Codec {
     /// The counter is how the incarnation gets out: the protocol does not let anybody look at its codec.
     pub(super) fn new(own: HostId, own_seen: Arc<AtomicU64>) -> Self {
-        Self {
-            own,
-            hosts: BTreeSet::new(),
-            own_seen,
-        }
+        Self { own, hosts: BTreeSet::new(), own_seen }
     }
 
     fn check(&mut self, member: &Member) -> Result<(), ItemError> {
-        let Member(GossipMember {
-            host,
-            incarnation,
-            addr,
-        }) = member;
+        let Member(GossipMember { host, incarnation, addr }) = member;
         if !is_addr(addr) || *incarnation > INCARNATION_MAX {
             return Err(ItemError::Implausible(*host));
         }
@@ -117,11 +109,7 @@ impl foca::Codec<Member> for Codec {
         Ok(header)
     }
 
-    fn encode_member(
-        &mut self,
-        item: &foca::Member<Member>,
-        buf: impl BufMut,
-    ) -> Result<(), ItemError> {
+    fn encode_member(&mut self, item: &foca::Member<Member>, buf: impl BufMut) -> Result<(), ItemError> {
         put(item, buf)
     }
 
@@ -149,11 +137,7 @@ fn take<T: DeserializeOwned>(mut buf: impl Buf) -> Result<T, ItemError> {
         return Err(ItemError::Short);
     }
     if len > ITEM_BYTES_MAX {
-        return Err(codec::DecodeError::TooLarge {
-            len,
-            limit: ITEM_BYTES_MAX,
-        }
-        .into());
+        return Err(codec::DecodeError::TooLarge { len, limit: ITEM_BYTES_MAX }.into());
     }
     Ok(codec::decode(&buf.copy_to_bytes(len), ITEM_BYTES_MAX)?)
 }

@@ -65,23 +65,11 @@ pub struct GossipDriver {
 /// Makes handle and task around a gossip. The handle may be used before the task runs.
 #[must_use]
 pub fn driver(gossip: Gossip) -> (GossipHandle, GossipDriver) {
-    let shared = Arc::new(Shared {
-        gossip: Mutex::new(gossip),
-        began: Instant::now(),
-    });
+    let shared = Arc::new(Shared { gossip: Mutex::new(gossip), began: Instant::now() });
     let (inbox_tx, inbox) = mpsc::channel(INBOX_MAX);
     let changes = broadcast::Sender::new(CHANGES_MAX);
-    let handle = GossipHandle {
-        shared: shared.clone(),
-        inbox: inbox_tx,
-        changes: changes.clone(),
-    };
-    let driver = GossipDriver {
-        shared,
-        inbox,
-        changes,
-        timers: BinaryHeap::new(),
-    };
+    let handle = GossipHandle { shared: shared.clone(), inbox: inbox_tx, changes: changes.clone() };
+    let driver = GossipDriver { shared, inbox, changes, timers: BinaryHeap::new() };
     (handle, driver)
 }
 

@@ -205,19 +205,12 @@ impl Gossip {
                         let (host, addr) = &self.seeds[self.seed_turn % self.seeds.len()];
                         self.seed_turn = self.seed_turn.wrapping_add(1);
                         // Whoever lives there takes an announcement under any incarnation.
-                        let target = Member(GossipMember {
-                            host: *host,
-                            incarnation: 0,
-                            addr: addr.clone(),
-                        });
+                        let target = Member(GossipMember { host: *host, incarnation: 0, addr: addr.clone() });
                         result = result.and(self.foca.announce(target, &mut self.out));
                     }
                 }
                 let mut actions = self.finish(now, "announcement", result);
-                actions.push(Action::Schedule {
-                    after: JOIN_RETRY,
-                    timer: GossipTimer(Timer::Join),
-                });
+                actions.push(Action::Schedule { after: JOIN_RETRY, timer: GossipTimer(Timer::Join) });
                 actions
             }
         }
@@ -266,10 +259,7 @@ impl Gossip {
             return Seen::Alive;
         }
         let mut members = self.foca.iter_membership_state();
-        match members
-            .find(|m| m.id().0.host == host)
-            .map(foca::Member::state)
-        {
+        match members.find(|m| m.id().0.host == host).map(foca::Member::state) {
             Some(foca::State::Alive) => Seen::Alive,
             Some(foca::State::Suspect) => Seen::Suspect,
             Some(foca::State::Down) => Seen::Down,
@@ -290,12 +280,7 @@ impl Gossip {
     }
 
     /// Turns what the protocol left behind into actions.
-    fn finish(
-        &mut self,
-        now: Duration,
-        what: &str,
-        result: Result<(), foca::Error>,
-    ) -> Vec<Action> {
+    fn finish(&mut self, now: Duration, what: &str, result: Result<(), foca::Error>) -> Vec<Action> {
         if let Err(error) = result {
             tracing::debug!(what, ?error, "gossip");
         }
@@ -324,16 +309,10 @@ impl Gossip {
 
     fn drain(&mut self, actions: &mut Vec<Action>) {
         while let Some((to, bytes)) = self.out.to_send() {
-            actions.push(Action::Send {
-                to: to.0,
-                bytes: bytes.to_vec(),
-            });
+            actions.push(Action::Send { to: to.0, bytes: bytes.to_vec() });
         }
         while let Some((after, timer)) = self.out.to_schedule() {
-            actions.push(Action::Schedule {
-                after,
-                timer: GossipTimer(Timer::Protocol(timer)),
-            });
+            actions.push(Action::Schedule { after, timer: GossipTimer(Timer::Protocol(timer)) });
         }
         while let Some(note) = self.out.to_notify() {
             match note {
@@ -358,9 +337,7 @@ impl Gossip {
     /// News must be passed on more often in a larger cluster: four times the logarithm of its size.
     fn adapt(&mut self) {
         let decades = (self.foca.num_members() + 1).ilog10() + 1;
-        let wanted = u8::try_from(4 * decades)
-            .unwrap_or(u8::MAX)
-            .max(TRANSMISSIONS_MIN);
+        let wanted = u8::try_from(4 * decades).unwrap_or(u8::MAX).max(TRANSMISSIONS_MIN);
         if wanted != self.transmissions && self.foca.set_config(config(wanted)).is_ok() {
             self.transmissions = wanted;
         }
@@ -378,12 +355,7 @@ fn up(actions: &mut Vec<Action>, member: GossipMember) {
 fn config(transmissions: u8) -> foca::Config {
     const THREE: NonZeroUsize = NonZeroUsize::MIN.saturating_add(2);
     const TWO: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
-    let every = |frequency, num_members| {
-        Some(PeriodicParams {
-            frequency,
-            num_members,
-        })
-    };
+    let every = |frequency, num_members| Some(PeriodicParams { frequency, num_members });
     foca::Config {
         probe_period: PROBE_PERIOD,
         probe_rtt: PROBE_RTT,

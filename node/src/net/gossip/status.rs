@@ -70,12 +70,7 @@ impl Shared {
 
 impl Table {
     /// A host's news, unless they are older than three periods.
-    pub(super) fn status(
-        &self,
-        host: HostId,
-        now: Duration,
-        period: Duration,
-    ) -> Option<HostStatus> {
+    pub(super) fn status(&self, host: HostId, now: Duration, period: Duration) -> Option<HostStatus> {
         let heard = self.hosts.get(&host)?;
         let heard_ago = now.saturating_sub(heard.at);
         if heard_ago > period * STALE_PERIODS {
@@ -94,10 +89,7 @@ impl Table {
             || digest.incarnation > INCARNATION_MAX
             || digest.version > INCARNATION_MAX
             || digest.devices.len() > HOST_DEVICES_MAX
-            || digest
-                .devices
-                .iter()
-                .any(|d| d.uuid.0.len() > NAME_BYTES_MAX)
+            || digest.devices.iter().any(|d| d.uuid.0.len() > NAME_BYTES_MAX)
         {
             return Err(StatusError::Implausible(digest.host));
         }
@@ -124,11 +116,7 @@ impl Table {
                 readings.insert(reading.uuid.clone(), (reading.clone(), now));
             }
         }
-        let heard = Heard {
-            at: now,
-            readings,
-            digest,
-        };
+        let heard = Heard { at: now, readings, digest };
         self.hosts.insert(heard.digest.host, heard);
         Ok(Some(key))
     }
@@ -143,10 +131,7 @@ pub(super) struct StatusKey {
 
 impl StatusKey {
     fn of(digest: &StatusDigest) -> Self {
-        Self {
-            host: digest.host,
-            stamp: (digest.incarnation, digest.version),
-        }
+        Self { host: digest.host, stamp: (digest.incarnation, digest.version) }
     }
 }
 

@@ -12,20 +12,9 @@ const HOSTS: u64 = 16;
 /// What is to happen, in order of time, then of creation.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Packet {
-        from: u64,
-        to: u64,
-        bytes: Vec<u8>,
-    },
-    Timer {
-        life: u64,
-        host: u64,
-        timer: GossipTimer,
-    },
-    Status {
-        life: u64,
-        host: u64,
-    },
+    Packet { from: u64, to: u64, bytes: Vec<u8> },
+    Timer { life: u64, host: u64, timer: GossipTimer },
+    Status { life: u64, host: u64 },
 }
 
 struct Host {
@@ -80,11 +69,7 @@ impl Sim {
         let mut gossip = Gossip::new(member(host, incarnation), seed);
         let seeds = vec![(HostId(1), addr(1)), (HostId(2), addr(2))];
         let actions = gossip.start(self.now, seeds);
-        let state = Host {
-            gossip,
-            life,
-            applied: 0,
-        };
+        let state = Host { gossip, life, applied: 0 };
         self.hosts.insert(host, state);
         self.perform(host, actions);
         self.push(Duration::ZERO, Event::Status { life, host });
@@ -164,8 +149,7 @@ impl Sim {
 
     fn push(&mut self, after: Duration, event: Event) {
         self.count += 1;
-        self.queue
-            .push(Reverse((self.now + after, self.count, event)));
+        self.queue.push(Reverse((self.now + after, self.count, event)));
     }
 
     /// splitmix64.
@@ -194,11 +178,7 @@ fn addr(host: u64) -> String {
 }
 
 fn member(host: u64, incarnation: u64) -> GossipMember {
-    GossipMember {
-        host: HostId(host),
-        incarnation,
-        addr: addr(host),
-    }
+    GossipMember { host: HostId(host), incarnation, addr: addr(host) }
 }
 
 fn digest(host: u64, applied: u64, devices: u64) -> StatusDigest {
@@ -233,18 +213,12 @@ fn sixteen_hosts_find_each_other_and_nobody_is_falsely_declared_down() {
     for seed in 0..3 {
         let mut sim = Sim::new(HOSTS, seed);
         sim.run(secs(5));
-        assert!(
-            sim.all_know_all(),
-            "seed {seed}: not all know all after 5 s"
-        );
+        assert!(sim.all_know_all(), "seed {seed}: not all know all after 5 s");
         sim.run(secs(60));
         assert!(sim.all_know_all(), "seed {seed}");
         assert_eq!(sim.downs, [], "seed {seed}: false downs");
         let per_host_second = sim.packets / HOSTS / 65;
-        assert!(
-            per_host_second < 60,
-            "{per_host_second} packets per host and second"
-        );
+        assert!(per_host_second < 60, "{per_host_second} packets per host and second");
     }
 }
 
@@ -256,21 +230,11 @@ fn a_dead_host_is_found_by_all_and_only_that_one_is_declared_down() {
         sim.hosts.remove(&9);
         sim.run(secs(15));
         for (host, state) in &sim.hosts {
-            assert_eq!(
-                state.gossip.seen(HostId(9)),
-                Seen::Down,
-                "seed {seed} host {host}"
-            );
+            assert_eq!(state.gossip.seen(HostId(9)), Seen::Down, "seed {seed} host {host}");
         }
-        assert!(
-            sim.downs.iter().all(|(_, _, whom)| *whom == 9),
-            "seed {seed}"
-        );
+        assert!(sim.downs.iter().all(|(_, _, whom)| *whom == 9), "seed {seed}");
         let last = sim.downs.iter().map(|(at, _, _)| *at).max().unwrap();
-        assert!(
-            last < secs(5 + 12),
-            "seed {seed}: known to all only at {last:?}"
-        );
+        assert!(last < secs(5 + 12), "seed {seed}: known to all only at {last:?}");
     }
 }
 
@@ -288,10 +252,7 @@ fn a_host_that_restarts_is_back_under_its_new_life_even_with_its_clock_set_back(
         for (host, state) in &sim.hosts {
             let status = state.gossip.status(sim.now, HostId(9));
             let status = status.unwrap_or_else(|| panic!("seed {seed} host {host}"));
-            assert!(
-                status.digest.applied <= sim.hosts[&9].applied,
-                "the status of the old life"
-            );
+            assert!(status.digest.applied <= sim.hosts[&9].applied, "the status of the old life");
         }
     }
 }
@@ -393,10 +354,7 @@ fn packets_in_another_hosts_name_and_garbage_change_nothing() {
     let packet = {
         let host = sim.hosts.get_mut(&2).unwrap();
         let target = Member(member(1, 0));
-        host.gossip
-            .foca
-            .announce(target, &mut host.gossip.out)
-            .unwrap();
+        host.gossip.foca.announce(target, &mut host.gossip.out).unwrap();
         host.gossip.out.to_send().unwrap().1
     };
     let first = &mut sim.hosts.get_mut(&1).unwrap().gossip;
@@ -423,17 +381,12 @@ fn lies_about_a_host_are_outbid_by_it() {
     // Host 2 tells host 3 that host 4 lives elsewhere under a far newer life, and what its status is.
     let now = sim.now;
     let lie = foca::Member::new(
-        Member(GossipMember {
-            addr: "10.9.9.9:1".into(),
-            ..member(4, 1 << 50)
-        }),
+        Member(GossipMember { addr: "10.9.9.9:1".into(), ..member(4, 1 << 50) }),
         0,
         foca::State::Alive,
     );
     let host = &mut sim.hosts.get_mut(&2).unwrap().gossip;
-    host.foca
-        .apply_many([lie].into_iter(), true, &mut host.out)
-        .unwrap();
+    host.foca.apply_many([lie].into_iter(), true, &mut host.out).unwrap();
     let mut forged = digest(4, 999, 0);
     (forged.incarnation, forged.version) = (1 << 50, 1 << 40);
     let forged = rota_protocol::codec::encode(&forged).unwrap();
@@ -443,11 +396,7 @@ fn lies_about_a_host_are_outbid_by_it() {
     sim.run(secs(20));
     assert!(sim.all_know_all());
     for host in 1..=3 {
-        let four = sim
-            .gossip(host)
-            .members()
-            .find(|m| m.host == HostId(4))
-            .unwrap();
+        let four = sim.gossip(host).members().find(|m| m.host == HostId(4)).unwrap();
         assert_eq!(four.addr, addr(4), "host {host}");
         let status = sim.gossip(host).status(sim.now, HostId(4)).unwrap();
         assert_ne!(status.digest.applied, 999, "host {host}");
@@ -467,15 +416,10 @@ fn implausible_members_and_digests_are_refused() {
     };
     assert!(take(&mut codec, member(2, 5)));
     assert!(!take(&mut codec, member(2, u64::MAX)));
-    let bad_addr = GossipMember {
-        addr: "x\n".into(),
-        ..member(2, 5)
-    };
+    let bad_addr = GossipMember { addr: "x\n".into(), ..member(2, 5) };
     assert!(!take(&mut codec, bad_addr));
     // A million members.
-    let taken = (0..1_000_000 / 50)
-        .filter(|i| take(&mut codec, member(10 + i, 1)))
-        .count();
+    let taken = (0..1_000_000 / 50).filter(|i| take(&mut codec, member(10 + i, 1))).count();
     assert!(taken < GOSSIP_HOSTS_MAX, "{taken}");
     assert!(take(&mut codec, member(2, 6)), "known hosts go on");
 
@@ -498,10 +442,7 @@ fn implausible_members_and_digests_are_refused() {
 fn a_digest_carries_as_many_readings_as_fit_and_goes_round() {
     let full = digest(1, 1, 100);
     let (first, fitted) = status::encode_fitting(full.clone(), 0);
-    assert!(
-        first.len() <= status::STATUS_BYTES_MAX && fitted > 5,
-        "{fitted}"
-    );
+    assert!(first.len() <= status::STATUS_BYTES_MAX && fitted > 5, "{fitted}");
     let decode = |bytes: &[u8]| -> StatusDigest {
         rota_protocol::codec::decode(bytes, status::STATUS_BYTES_MAX).unwrap()
     };
@@ -512,3 +453,35 @@ fn a_digest_carries_as_many_readings_as_fit_and_goes_round() {
     assert_eq!(decode(&round).devices[1], full.devices[0]);
     assert_eq!(status::encode_fitting(digest(1, 1, 0), 5).1, 0);
 }
+
+/// The membership protocol's own layout is a library's: its bytes are pinned here, so that a new version of it that
+/// moves them is seen before two hosts misunderstand each other.
+#[test]
+fn the_bytes_of_a_packet_have_not_moved() {
+    use foca::Codec as _;
+    let mut codec = Codec::new(HostId(1), Arc::new(AtomicU64::new(0)));
+    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
+    let mut bytes = Vec::new();
+    let header = foca::Header {
+        src: Member(member(1, 300)),
+        src_incarnation: 2,
+        dst: Member(member(2, 4)),
+        message: foca::Message::PingReq { target: Member(member(3, 5)), probe_number: 6 },
+    };
+    codec.encode_header(&header, &mut bytes).unwrap();
+    assert_eq!(hex(&bytes), HEADER_HEX);
+    assert_eq!(codec.decode_header(&bytes[..]).unwrap(), header);
+    let mut bytes = Vec::new();
+    let item = foca::Member::new(Member(member(3, 5)), 7, foca::State::Suspect);
+    codec.encode_member(&item, &mut bytes).unwrap();
+    assert_eq!(hex(&bytes), MEMBER_HEX);
+    assert_eq!(codec.decode_member(&bytes[..]).unwrap(), item);
+    let last = [(foca::Message::TurnUndead, 10), (foca::Message::Ping(1), 0)];
+    for (message, variant) in last {
+        let encoded = rota_protocol::codec::encode::<foca::Message<Member>>(&message).unwrap();
+        assert_eq!(encoded[0], variant);
+    }
+}
+
+const HEADER_HEX: &str = "003501fb2c010d31302e302e302e313a373630300202040d31302e302e302e323a373630300203050d31302e302e302e333a3736303006";
+const MEMBER_HEX: &str = "001203050d31302e302e302e333a373630300701";

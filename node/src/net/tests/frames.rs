@@ -23,41 +23,29 @@ async fn send_raw(a: &Peer, bytes: &[u8]) -> End {
     let _ = send.finish();
     match recv.read_to_end(FRAME_BYTES_MAX * 2).await {
         Ok(reply) => End::Reply(reply),
-        Err(_) => {
-            match tokio::time::timeout(Duration::from_millis(200), up.connection.closed()).await {
-                Ok(quinn::ConnectionError::ApplicationClosed(close)) => {
-                    End::Connection(CloseCode::from_wire(close.error_code))
-                }
-                Ok(other) => panic!("{other}"),
-                Err(_) => End::StreamOnly,
+        Err(_) => match tokio::time::timeout(Duration::from_millis(200), up.connection.closed()).await {
+            Ok(quinn::ConnectionError::ApplicationClosed(close)) => {
+                End::Connection(CloseCode::from_wire(close.error_code))
             }
-        }
+            Ok(other) => panic!("{other}"),
+            Err(_) => End::StreamOnly,
+        },
     }
 }
 
 #[tokio::test]
 async fn every_prefix_of_a_request_is_dropped_and_the_peer_goes_on() {
     let cluster = Cluster::new();
-    let (a, b) = (
-        Peer::start(cluster.host(1)).await,
-        Peer::start(cluster.host(2)).await,
-    );
+    let (a, b) = (Peer::start(cluster.host(1)).await, Peer::start(cluster.host(2)).await);
     a.knows(2, &b);
-    let whole =
-        crate::framing::encode_message(VERSION_MIN, FrameKind::PeerRequest, &raft(b"abc")).unwrap();
+    let whole = crate::framing::encode_message(VERSION_MIN, FrameKind::PeerRequest, &raft(b"abc")).unwrap();
     let link = a.net.inner.link(HostId(2), Class::Raft);
     for end in 0..whole.len() {
-        let up = link
-            .connected(&a.net.inner, Instant::now() + TTL)
-            .await
-            .unwrap();
+        let up = link.connected(&a.net.inner, Instant::now() + TTL).await.unwrap();
         let (mut send, mut recv) = up.connection.open_bi().await.unwrap();
         send.write_all(&whole[..end]).await.unwrap();
         send.finish().unwrap();
-        assert!(
-            recv.read_to_end(100).await.is_err(),
-            "prefix of {end} bytes"
-        );
+        assert!(recv.read_to_end(100).await.is_err(), "prefix of {end} bytes");
     }
     assert_eq!(b.handler.calls.load(Ordering::SeqCst), 0);
     assert!(matches!(send_raw(&a, &whole).await, End::Reply(_)));
@@ -67,27 +55,17 @@ async fn every_prefix_of_a_request_is_dropped_and_the_peer_goes_on() {
 #[tokio::test]
 async fn bytes_that_are_no_request_close_the_connection_and_the_next_call_dials_anew() {
     let cluster = Cluster::new();
-    let (a, b) = (
-        Peer::start(cluster.host(1)).await,
-        Peer::start(cluster.host(2)).await,
-    );
+    let (a, b) = (Peer::start(cluster.host(1)).await, Peer::start(cluster.host(2)).await);
     a.knows(2, &b);
-    let whole =
-        crate::framing::encode_message(VERSION_MIN, FrameKind::PeerRequest, &raft(b"abc")).unwrap();
+    let whole = crate::framing::encode_message(VERSION_MIN, FrameKind::PeerRequest, &raft(b"abc")).unwrap();
     let with = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = whole.clone();
         change(&mut bytes);
         bytes
     };
     let hostile = [
-        (
-            "length 2^31",
-            with(&|b| b[8..12].copy_from_slice(&(1_u32 << 31).to_le_bytes())),
-        ),
-        (
-            "length max",
-            with(&|b| b[8..12].copy_from_slice(&u32::MAX.to_le_bytes())),
-        ),
+        ("length 2^31", with(&|b| b[8..12].copy_from_slice(&(1_u32 << 31).to_le_bytes()))),
+        ("length max", with(&|b| b[8..12].copy_from_slice(&u32::MAX.to_le_bytes()))),
         (
             "length max + 1",
             with(&|b| {
@@ -95,10 +73,7 @@ async fn bytes_that_are_no_request_close_the_connection_and_the_next_call_dials_
                 b[8..12].copy_from_slice(&len.to_le_bytes());
             }),
         ),
-        (
-            "length 0",
-            with(&|b| b[8..12].copy_from_slice(&0_u32.to_le_bytes())),
-        ),
+        ("length 0", with(&|b| b[8..12].copy_from_slice(&0_u32.to_le_bytes()))),
         ("one byte too many", with(&|b| b.push(0))),
         ("two requests", with(&|b| b.extend_from_slice(&whole))),
         ("unknown kind", with(&|b| b[6] = 200)),
@@ -119,10 +94,7 @@ async fn bytes_that_are_no_request_close_the_connection_and_the_next_call_dials_
 #[tokio::test]
 async fn a_vector_that_claims_2_to_60_elements_allocates_nothing() {
     let cluster = Cluster::new();
-    let (a, b) = (
-        Peer::start(cluster.host(1)).await,
-        Peer::start(cluster.host(2)).await,
-    );
+    let (a, b) = (Peer::start(cluster.host(1)).await, Peer::start(cluster.host(2)).await);
     a.knows(2, &b);
     // Raft, Append, then the length of the body as a 64-bit integer.
     let mut body = vec![0, 0, 253];
@@ -136,16 +108,10 @@ async fn a_vector_that_claims_2_to_60_elements_allocates_nothing() {
 #[tokio::test]
 async fn a_dropped_writer_resets_its_stream_instead_of_finishing_it() {
     let cluster = Cluster::new();
-    let (a, b) = (
-        Peer::start(cluster.host(1)).await,
-        Peer::start(cluster.host(2)).await,
-    );
+    let (a, b) = (Peer::start(cluster.host(1)).await, Peer::start(cluster.host(2)).await);
     a.knows(2, &b);
     let link = a.net.inner.link(HostId(2), Class::Raft);
-    let up = link
-        .connected(&a.net.inner, Instant::now() + TTL)
-        .await
-        .unwrap();
+    let up = link.connected(&a.net.inner, Instant::now() + TTL).await.unwrap();
     let (mut send, mut recv) = up.connection.open_bi().await.unwrap();
     send.write_all(&MAGIC).await.unwrap();
     drop(wire::WholeSend::new(send));
@@ -169,16 +135,10 @@ fn a_datagram_is_one_whole_gossip_frame_or_nothing() {
         for bit in 0..8 {
             let mut flipped = good.clone();
             flipped[byte] ^= 1 << bit;
-            assert_eq!(
-                serve::gossip_packet(&flipped),
-                None,
-                "byte {byte} bit {bit}"
-            );
+            assert_eq!(serve::gossip_packet(&flipped), None, "byte {byte} bit {bit}");
         }
     }
-    let large = GossipPacket {
-        bytes: vec![1; 2_000],
-    };
+    let large = GossipPacket { bytes: vec![1; 2_000] };
     let large = crate::framing::encode_message(VERSION_MIN, FrameKind::Gossip, &large).unwrap();
     assert_eq!(serve::gossip_packet(&large), None);
 }

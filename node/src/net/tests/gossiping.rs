@@ -12,11 +12,7 @@ struct Member {
 
 async fn start(cluster: &Cluster, host: u64, first: Option<&Member>) -> Member {
     let mut peer = Peer::start(cluster.host(host)).await;
-    let me = GossipMember {
-        host: HostId(host),
-        incarnation: 1,
-        addr: peer.addr(),
-    };
+    let me = GossipMember { host: HostId(host), incarnation: 1, addr: peer.addr() };
     let (handle, driver) = driver(Gossip::new(me, host));
     if let Some(first) = first {
         peer.knows(1, &first.peer);

@@ -14,13 +14,8 @@ async fn a_host_joins_once_with_its_token_and_is_then_a_peer() {
     let (token, _) = mint_secret(TokenKind::Join, &cluster.founder.ca_fingerprint()).unwrap();
     a.takes_token(&token);
     let data = TempDir::new().unwrap();
-    let joined = join(data.path(), &token, &a.addr(), "gpu-7", MINE)
-        .await
-        .unwrap();
-    assert_eq!(
-        (joined.host, joined.cluster),
-        (HostId(7), cluster.founder.cluster)
-    );
+    let joined = join(data.path(), &token, &a.addr(), "gpu-7", MINE).await.unwrap();
+    assert_eq!((joined.host, joined.cluster), (HostId(7), cluster.founder.cluster));
     assert_eq!(joined.host_name, "gpu-7");
     assert_eq!(joined.seeds, vec![(HostId(1), MINE.to_owned())]);
     let loaded = Identity::load(data.path()).unwrap();
@@ -33,9 +28,7 @@ async fn a_host_joins_once_with_its_token_and_is_then_a_peer() {
     let (token, _) = mint_secret(TokenKind::Join, &joined.ca_fingerprint()).unwrap();
     b.takes_token(&token);
     let next = TempDir::new().unwrap();
-    join(next.path(), &token, &b.addr(), "gpu-8", MINE)
-        .await
-        .unwrap();
+    join(next.path(), &token, &b.addr(), "gpu-8", MINE).await.unwrap();
 }
 
 #[tokio::test]
@@ -45,15 +38,11 @@ async fn fault_s3_a_used_token_a_foreign_cluster_and_a_bad_text_store_nothing() 
     let (token, _) = mint_secret(TokenKind::Join, &cluster.founder.ca_fingerprint()).unwrap();
     a.takes_token(&token);
     let first = TempDir::new().unwrap();
-    join(first.path(), &token, &a.addr(), "gpu-7", MINE)
-        .await
-        .unwrap();
+    join(first.path(), &token, &a.addr(), "gpu-7", MINE).await.unwrap();
 
     let data = TempDir::new().unwrap();
     let try_with = async |token: &str, addr: &str, name: &str, mine: &str| {
-        join(data.path(), token, addr, name, mine)
-            .await
-            .unwrap_err()
+        join(data.path(), token, addr, name, mine).await.unwrap_err()
     };
     let addr = a.addr();
     let used = try_with(&token, &addr, "gpu-8", MINE).await;
@@ -63,34 +52,20 @@ async fn fault_s3_a_used_token_a_foreign_cluster_and_a_bad_text_store_nothing() 
     let error = try_with(&foreign, &addr, "gpu-8", MINE).await;
     assert!(matches!(error, JoinError::OtherCluster(_)), "{error}");
     let cut = try_with(&token[..token.len() - 1], &addr, "gpu-8", MINE).await;
-    assert!(
-        matches!(cut, JoinError::Token(TokenError::Damaged)),
-        "{cut}"
-    );
+    assert!(matches!(cut, JoinError::Token(TokenError::Damaged)), "{cut}");
     let (user, _) = mint_secret(TokenKind::User, &cluster.founder.ca_fingerprint()).unwrap();
     let error = try_with(&user, &addr, "gpu-8", MINE).await;
-    assert!(
-        matches!(error, JoinError::Token(TokenError::WrongKind { .. })),
-        "{error}"
-    );
+    assert!(matches!(error, JoinError::Token(TokenError::WrongKind { .. })), "{error}");
     let error = try_with(&token, &addr, "gpu 8", MINE).await;
-    assert!(
-        matches!(error, JoinError::Identity(IdentityError::Name { .. })),
-        "{error}"
-    );
+    assert!(matches!(error, JoinError::Identity(IdentityError::Name { .. })), "{error}");
     for bad in ["10.1.2.3", "10.1.2.3:0", ":7600", "a\"b:1"] {
         let error = try_with(&token, &addr, "gpu-8", bad).await;
         assert!(matches!(error, JoinError::Addr(_)), "{bad}: {error}");
     }
     assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 0);
     // A host that has an identity does not join again.
-    let again = join(first.path(), &token, &addr, "gpu-7", MINE)
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(again, JoinError::Identity(IdentityError::Exists(_))),
-        "{again}"
-    );
+    let again = join(first.path(), &token, &addr, "gpu-7", MINE).await.unwrap_err();
+    assert!(matches!(again, JoinError::Identity(IdentityError::Exists(_))), "{again}");
 }
 
 #[tokio::test]
@@ -98,12 +73,7 @@ async fn malformed_requests_to_join_never_reach_the_handler_and_guesses_are_slow
     let cluster = Cluster::new();
     let (token, _) = mint_secret(TokenKind::Join, &cluster.founder.ca_fingerprint()).unwrap();
     let key = ca::public_key_der(&ca::new_key().unwrap());
-    let good = JoinRequest {
-        token,
-        host_name: "h".into(),
-        addr: MINE.into(),
-        public_key_der: key,
-    };
+    let good = JoinRequest { token, host_name: "h".into(), addr: MINE.into(), public_key_der: key };
     let check = |change: fn(&mut JoinRequest)| {
         let mut request = good.clone();
         change(&mut request);
@@ -117,10 +87,7 @@ async fn malformed_requests_to_join_never_reach_the_handler_and_guesses_are_slow
     assert!(check(|r| r.public_key_der.truncate(5)).is_err());
     let limit = crate::net::join::PerSecond::new();
     let taken = (0..1_000).filter(|_| limit.take(20)).count();
-    assert!(
-        (20..200).contains(&taken),
-        "{taken} guesses of 1,000 were looked at"
-    );
+    assert!((20..200).contains(&taken), "{taken} guesses of 1,000 were looked at");
     // The same request again has the same id, another key another one.
     let id = join_request_id(&good);
     assert_eq!(id, join_request_id(&good.clone()));
@@ -137,45 +104,20 @@ async fn a_client_reaches_the_api_of_the_cluster_that_its_token_names() {
     let addr = a.addr();
     let client = async {
         let mut stream = connect_api(&addr, &token).await.unwrap();
-        let call = ApiCall {
-            seq: 1,
-            request: ApiRequest::Authenticate {
-                token: token.clone(),
-            },
-        };
-        framing::write_message(&mut stream, VERSION_MAX, FrameKind::ApiCall, &call)
-            .await
-            .unwrap();
-        let answer: ApiAnswer = FrameReader::new(&mut stream)
-            .next_message(FrameKind::ApiAnswer)
-            .await
-            .unwrap()
-            .unwrap();
+        let call = ApiCall { seq: 1, request: ApiRequest::Authenticate { token: token.clone() } };
+        framing::write_message(&mut stream, VERSION_MAX, FrameKind::ApiCall, &call).await.unwrap();
+        let answer: ApiAnswer =
+            FrameReader::new(&mut stream).next_message(FrameKind::ApiAnswer).await.unwrap().unwrap();
         assert_eq!(answer.result, Ok(ApiReply::Done));
         stream.close().await;
     };
     let server = async {
         let stream = a.api.recv().await.unwrap();
         let (read, mut write) = split(stream);
-        let call: ApiCall = FrameReader::new(read)
-            .next_message(FrameKind::ApiCall)
-            .await
-            .unwrap()
-            .unwrap();
-        assert_eq!(
-            call.request,
-            ApiRequest::Authenticate {
-                token: token.clone()
-            }
-        );
-        let answer = ApiAnswer {
-            seq: call.seq,
-            more: false,
-            result: Ok(ApiReply::Done),
-        };
-        framing::write_message(&mut write, VERSION_MAX, FrameKind::ApiAnswer, &answer)
-            .await
-            .unwrap();
+        let call: ApiCall = FrameReader::new(read).next_message(FrameKind::ApiCall).await.unwrap().unwrap();
+        assert_eq!(call.request, ApiRequest::Authenticate { token: token.clone() });
+        let answer = ApiAnswer { seq: call.seq, more: false, result: Ok(ApiReply::Done) };
+        framing::write_message(&mut write, VERSION_MAX, FrameKind::ApiAnswer, &answer).await.unwrap();
         write.shutdown().await.unwrap();
     };
     tokio::join!(client, server);

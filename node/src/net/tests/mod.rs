@@ -1,6 +1,7 @@
 //! Tests over real endpoints on loopback. This file has what they share: clusters of identities, a recording handler.
 
 mod calls;
+mod flood;
 mod frames;
 mod gossiping;
 mod joining;
@@ -39,10 +40,7 @@ impl Cluster {
         let year = Duration::from_secs(365 * 24 * 3_600);
         let now = SystemTime::now();
         let name = host_name(self.founder.cluster, HostId(host));
-        Arc::new(
-            self.identity(host, &name, (now - year, now + year), now)
-                .unwrap(),
-        )
+        Arc::new(self.identity(host, &name, (now - year, now + year), now).unwrap())
     }
 
     /// An identity with a certificate of any name and validity, checked as if it were `now`.
@@ -55,14 +53,9 @@ impl Cluster {
     ) -> Result<Identity, IdentityError> {
         let key = ca::new_key().unwrap();
         let pems = self.founder.pems();
-        let certificate = ca::certify_for(
-            &pems.ca_key,
-            self.founder.cluster,
-            name,
-            &ca::public_key_der(&key),
-            valid,
-        )
-        .unwrap();
+        let certificate =
+            ca::certify_for(&pems.ca_key, self.founder.cluster, name, &ca::public_key_der(&key), valid)
+                .unwrap();
         let draft = identity::Draft {
             host: HostId(host),
             cluster: self.founder.cluster,
@@ -123,9 +116,7 @@ impl PeerHandler for Recorder {
                 PeerRequest::ReadIndex => PeerReply::ReadIndex { index: from.0 },
                 PeerRequest::Renew { .. } => PeerReply::Renewed,
                 // Too large for a frame.
-                PeerRequest::Signal { .. } => PeerReply::Raft {
-                    body: vec![0; 2 << 20],
-                },
+                PeerRequest::Signal { .. } => PeerReply::Raft { body: vec![0; 2 << 20] },
                 PeerRequest::Propose { .. } => std::future::pending().await,
             }
         }
@@ -181,18 +172,9 @@ impl Peer {
             api: api_tx,
             token: Mutex::new(None),
         });
-        let config = NetConfig {
-            timings: NetTimings::fast(),
-            socket,
-            ..NetConfig::new(identity, listen)
-        };
+        let config = NetConfig { timings: NetTimings::fast(), socket, ..NetConfig::new(identity, listen) };
         let net = Net::start(config, handler.clone()).await.unwrap();
-        Self {
-            net,
-            handler,
-            gossip,
-            api,
-        }
+        Self { net, handler, gossip, api }
     }
 
     pub(super) fn addr(&self) -> String {
@@ -213,10 +195,7 @@ impl Peer {
 }
 
 pub(super) fn raft(body: &[u8]) -> PeerRequest {
-    PeerRequest::Raft {
-        call: rota_protocol::peer::RaftCall::Append,
-        body: body.to_vec(),
-    }
+    PeerRequest::Raft { call: rota_protocol::peer::RaftCall::Append, body: body.to_vec() }
 }
 
 /// What the recorder answers to `raft(body)` from this host.

@@ -16,28 +16,17 @@ struct Killable {
 
 impl Killable {
     fn start(identity: Arc<Identity>, listen: SocketAddr) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let silent = Arc::new(AtomicBool::new(false));
         let std_socket = bind_when_free(listen);
         let addr = std_socket.local_addr().unwrap();
         let peer = runtime.block_on(async {
-            let inner = quinn::default_runtime()
-                .unwrap()
-                .wrap_udp_socket(std_socket)
-                .unwrap();
+            let inner = quinn::default_runtime().unwrap().wrap_udp_socket(std_socket).unwrap();
             let silent = silent.clone();
             Peer::start_with(identity, addr, Some(Arc::new(Mutable { inner, silent }))).await
         });
-        Self {
-            runtime,
-            peer,
-            addr,
-            silent,
-        }
+        Self { runtime, peer, addr, silent }
     }
 
     fn kill(self) -> SocketAddr {
@@ -101,10 +90,7 @@ fn a_peer_killed_and_restarted_on_its_port_is_reached_by_the_next_call() {
     let mut b = Killable::start(second.clone(), "127.0.0.1:0".parse().unwrap());
     a.net.set_peer(HostId(2), b.addr.to_string());
     for round in 0..3_u8 {
-        let propose = PeerRequest::Signal {
-            attempt: rota_protocol::Token(1),
-            signal: round,
-        };
+        let propose = PeerRequest::Signal { attempt: rota_protocol::Token(1), signal: round };
         caller.block_on(async {
             assert_eq!(a.raft(2, &[round]).await, echoed(1, &[round]));
             // The other class has a connection of its own.
@@ -120,10 +106,7 @@ fn a_peer_killed_and_restarted_on_its_port_is_reached_by_the_next_call() {
             assert_eq!(reply, echoed(1, b"again"));
             // One that may not is of unknown fate at worst once; its next try goes through.
             let first = a.net.call(HostId(2), propose.clone(), ttl).await;
-            assert!(
-                matches!(first, Ok(_) | Err(LinkError::Timeout)),
-                "{first:?}"
-            );
+            assert!(matches!(first, Ok(_) | Err(LinkError::Timeout)), "{first:?}");
             assert!(a.net.call(HostId(2), propose, ttl).await.is_ok());
         });
     }
@@ -172,9 +155,6 @@ async fn a_peer_that_stops_in_order_says_so_at_once() {
     b.net.close();
     b.net.closed().await;
     let reason = up.connection.closed().await;
-    assert!(
-        matches!(reason, quinn::ConnectionError::ApplicationClosed(_)),
-        "{reason}"
-    );
+    assert!(matches!(reason, quinn::ConnectionError::ApplicationClosed(_)), "{reason}");
     assert!(a.net.inner.link(HostId(2), Class::Raft).up().is_none());
 }
