@@ -33,10 +33,7 @@ pub(crate) type Raft = openraft::Raft<Rota, crate::machine::Machine>;
 
 /// A log id from its two numbers.
 pub(crate) fn log_id(term: u64, index: u64) -> LogId {
-    LogId {
-        leader_id: openraft::vote::leader_id_std::CommittedLeaderId::new(term),
-        index,
-    }
+    LogId { leader_id: openraft::vote::leader_id_std::CommittedLeaderId::new(term), index }
 }
 
 /// The bytes of one `rota_protocol::command::Entry`; shared, so that the log, replication and apply never copy them.
@@ -97,17 +94,9 @@ pub struct Timings {
 
 impl Timings {
     /// For disks whose p99 of fsync is at most 15 ms: failover in about 0.6 s.
-    pub const PRODUCTION: Self = Self {
-        heartbeat_ms: 50,
-        election_min_ms: 150,
-        election_max_ms: 300,
-    };
+    pub const PRODUCTION: Self = Self { heartbeat_ms: 50, election_min_ms: 150, election_max_ms: 300 };
     /// For busy test machines: failover in about 1.1 s.
-    pub const CHAOS: Self = Self {
-        heartbeat_ms: 100,
-        election_min_ms: 300,
-        election_max_ms: 600,
-    };
+    pub const CHAOS: Self = Self { heartbeat_ms: 100, election_min_ms: 300, election_max_ms: 600 };
 
     /// Longest time that a cluster with a live majority is expected to be without a leader, in ms: the old leader's
     /// lease, one election wait, and one more for a split vote.
@@ -203,6 +192,8 @@ pub(crate) fn raft_config(
         enable_leader_restore: Some(false),
         // A wiped peer is refused at its start, never healed silently.
         allow_log_reversion: Some(false),
+        // A peer that comes back is found within half a second; one that is gone costs two calls a second.
+        backoff: "50ms 100ms 200ms ...500ms".into(),
         install_snapshot_timeout: 10_000,
         max_payload_entries: 256,
         snapshot_policy: openraft::SnapshotPolicy::LogsSinceLast(tuning.snapshot_entries),
@@ -231,18 +222,9 @@ mod tests {
         assert_eq!(good.check(), Ok(()));
         assert_eq!(Timings::CHAOS.check(), Ok(()));
         for bad in [
-            Timings {
-                heartbeat_ms: 0,
-                ..good
-            },
-            Timings {
-                heartbeat_ms: 150,
-                ..good
-            },
-            Timings {
-                election_max_ms: 150,
-                ..good
-            },
+            Timings { heartbeat_ms: 0, ..good },
+            Timings { heartbeat_ms: 150, ..good },
+            Timings { election_max_ms: 150, ..good },
         ] {
             assert!(bad.check().is_err(), "{bad:?}");
             assert!(raft_config(ClusterId(1), bad, &Tuning::default()).is_err());

@@ -32,21 +32,14 @@ fn spoken_by(from: HostId, vote: &Vote) -> Result<(), PublicError> {
     }
     Err(PublicError::new(
         ErrorCode::Forbidden,
-        format!(
-            "host {from} sent a raft message of host {}",
-            vote.leader_id.voted_for
-        ),
+        format!("host {from} sent a raft message of host {}", vote.leader_id.voted_for),
     ))
 }
 
 impl Inbound {
     pub(crate) fn new(raft: Raft, log: LogStore, cluster: ClusterId, dir: &Path) -> Self {
         let snapshots = Receiver::new(raft.clone(), cluster, dir);
-        Self {
-            raft,
-            log,
-            snapshots,
-        }
+        Self { raft, log, snapshots }
     }
 
     pub(crate) async fn handle(
@@ -61,10 +54,7 @@ impl Inbound {
                 spoken_by(from, &rpc.vote)?;
                 if !rpc.entries.is_empty() && self.log.0.is_full() {
                     // What is left of the disk is for votes; heartbeats go on.
-                    return Err(PublicError::new(
-                        ErrorCode::StorageFull,
-                        "no room for log entries",
-                    ));
+                    return Err(PublicError::new(ErrorCode::StorageFull, "no room for log entries"));
                 }
                 let reply = self.raft.append_entries(rpc).await.map_err(internal)?;
                 Ok(wire::append_reply_to_bytes(reply))
@@ -72,30 +62,19 @@ impl Inbound {
             RaftCall::Vote => {
                 let (rpc, pre) = wire::vote_from_bytes(body).map_err(invalid)?;
                 spoken_by(from, &rpc.vote)?;
-                let reply = if pre {
-                    self.raft.pre_vote(rpc).await
-                } else {
-                    self.raft.vote(rpc).await
-                };
+                let reply = if pre { self.raft.pre_vote(rpc).await } else { self.raft.vote(rpc).await };
                 Ok(wire::vote_reply_to_bytes(&reply.map_err(internal)?))
             }
             RaftCall::Transfer => {
                 let rpc = wire::transfer_from_bytes(body).map_err(invalid)?;
                 spoken_by(from, rpc.from_leader())?;
-                self.raft
-                    .handle_transfer_leader(rpc)
-                    .await
-                    .map_err(internal)?
-                    .map_err(internal)?;
+                self.raft.handle_transfer_leader(rpc).await.map_err(internal)?.map_err(internal)?;
                 Ok(Vec::new())
             }
             RaftCall::Snapshot => {
                 let chunk: Chunk = wire::decode(body).map_err(invalid)?;
                 spoken_by(from, &chunk.vote())?;
-                self.snapshots
-                    .take(from, chunk)
-                    .await
-                    .map(|reply| wire::encode(&reply))
+                self.snapshots.take(from, chunk).await.map(|reply| wire::encode(&reply))
             }
         }
     }

@@ -49,13 +49,7 @@ struct Transfer {
 
 impl Receiver {
     pub(crate) fn new(raft: Raft, cluster: ClusterId, dir: &Path) -> Self {
-        Self {
-            raft,
-            cluster,
-            dir: dir.to_owned(),
-            slot: Mutex::new(None),
-            begun: AtomicU64::new(0),
-        }
+        Self { raft, cluster, dir: dir.to_owned(), slot: Mutex::new(None), begun: AtomicU64::new(0) }
     }
 
     /// Takes one piece, or a question in the form of an empty one.
@@ -77,14 +71,17 @@ impl Receiver {
         let Some(transfer) = slot.as_mut() else {
             return lost;
         };
-        if !transfer.continues(from, &chunk) {
+        if !transfer.is_of(from, &chunk) {
             return lost;
+        }
+        if transfer.next != chunk.offset {
+            // An answer was lost, and the piece came again.
+            return Ok(ChunkReply::new(&vote, transfer.next, false));
         }
         if let Some(mut installed) = transfer.installed.clone() {
             let total = transfer.total;
             drop(slot);
-            let ended =
-                tokio::time::timeout(INSTALL_WAIT, installed.wait_for(Option::is_some)).await;
+            let ended = tokio::time::timeout(INSTALL_WAIT, installed.wait_for(Option::is_some)).await;
             return match ended.map(|ended| ended.map(|result| result.clone())) {
                 Ok(Ok(Some(Ok(vote)))) => Ok(ChunkReply::new(&vote, total, true)),
                 Ok(Ok(Some(Err(error)))) => Err(error),
@@ -102,12 +99,7 @@ impl Receiver {
     fn begin(&self, from: HostId, chunk: &Chunk) -> Result<Transfer, PublicError> {
         let number = self.begun.fetch_add(1, Ordering::Relaxed);
         let path = self.dir.join(format!("snapshot-in-{number}.tmp"));
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .map_err(disk)?;
+        let file = File::options().read(true).write(true).create_new(true).open(&path).map_err(disk)?;
         Ok(Transfer {
             from,
             vote: chunk.vote(),
@@ -135,21 +127,12 @@ impl Receiver {
     }
 }
 
-async fn install(
-    raft: Raft,
-    cluster: ClusterId,
-    vote: Vote,
-    file: Arc<File>,
-    path: PathBuf,
-) -> Installed {
+async fn install(raft: Raft, cluster: ClusterId, vote: Vote, file: Arc<File>, path: PathBuf) -> Installed {
     let checked = tokio::task::spawn_blocking(move || {
         file.sync_all()?;
         let whole = SnapshotFile::open(&path)?;
         let (meta, _) = whole.load(cluster)?;
-        Ok::<_, SnapshotFault>(Snapshot {
-            meta,
-            snapshot: whole,
-        })
+        Ok::<_, SnapshotFault>(Snapshot { meta, snapshot: whole })
     });
     let snapshot = checked.await.map_err(internal)?.map_err(invalid)?;
     // openraft panics on a snapshot from the future.
@@ -157,10 +140,7 @@ async fn install(
     if last.is_none_or(|id| id.leader_id.term > vote.leader_id.term) {
         return Err(invalid("a snapshot from beyond its sender's term"));
     }
-    let reply = raft
-        .install_full_snapshot(vote, snapshot)
-        .await
-        .map_err(internal)?;
+    let reply = raft.install_full_snapshot(vote, snapshot).await.map_err(internal)?;
     Ok(reply.vote)
 }
 
@@ -168,14 +148,8 @@ async fn install(
 fn check(chunk: &Chunk) -> Result<(), PublicError> {
     let len = chunk.bytes.0.len();
     let end = chunk.offset.saturating_add(len as u64);
-    if chunk.total > SNAPSHOT_BYTES_MAX as u64
-        || len > SNAPSHOT_CHUNK_BYTES_MAX
-        || end > chunk.total
-    {
-        return Err(PublicError::new(
-            ErrorCode::TooLarge,
-            "a snapshot chunk beyond the limits",
-        ));
+    if chunk.total > SNAPSHOT_BYTES_MAX as u64 || len > SNAPSHOT_CHUNK_BYTES_MAX || end > chunk.total {
+        return Err(PublicError::new(ErrorCode::TooLarge, "a snapshot chunk beyond the limits"));
     }
     if (len == 0) != (chunk.offset == chunk.total) {
         return Err(invalid("only a question behind the end is empty"));
@@ -198,11 +172,8 @@ fn disk(error: std::io::Error) -> PublicError {
 }
 
 impl Transfer {
-    fn continues(&self, from: HostId, chunk: &Chunk) -> bool {
-        self.from == from
-            && self.vote == chunk.vote()
-            && self.total == chunk.total
-            && self.next == chunk.offset
+    fn is_of(&self, from: HostId, chunk: &Chunk) -> bool {
+        self.from == from && self.vote == chunk.vote() && self.total == chunk.total
     }
 
     async fn write(&mut self, chunk: Chunk) -> Result<(), PublicError> {

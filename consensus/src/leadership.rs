@@ -3,7 +3,7 @@
 //! What this is not: proof. Writes carry the term they are meant for, and reads confirm a quorum; nothing that
 //! matters rests on this alone.
 
-use crate::config::{Raft, Rota};
+use crate::config::{LogId, Raft, Rota};
 use openraft::RaftMetrics;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::type_config::TypeConfigExt;
@@ -38,26 +38,19 @@ pub(crate) struct Watched {
 pub(crate) async fn follow(raft: Raft, me: HostId, lease: Duration, watched: Arc<Watched>) {
     let mut metrics = raft.metrics();
     loop {
-        // Cloned at once: holding the borrow over an await would block the raft core.
-        let now = metrics.borrow_and_update().clone();
-        if let Err(fatal) = &now.running_state {
-            stop(&watched, &fatal.to_string());
+        // Looked at under the borrow, never over an await: that would block the raft core.
+        let seen = Seen::of(&metrics.borrow_and_update(), me, lease);
+        if let Some(fatal) = &seen.fatal {
+            stop(&watched, fatal);
             return;
         }
-        let (leadership, lapses) = judge(&now, me, lease);
         watched
             .leadership
-            .send_if_modified(|held| std::mem::replace(held, leadership) != leadership);
-        let covered = now.cluster_committed.as_ref().map(|id| id.index);
-        if covered.is_some()
-            && covered >= now.last_log_index
-            && now.last_applied.as_ref().map(|id| id.index) >= covered
-        {
-            watched
-                .recovered
-                .send_if_modified(|held| !std::mem::replace(held, true));
+            .send_if_modified(|held| std::mem::replace(held, seen.leadership) != seen.leadership);
+        if seen.recovered {
+            watched.recovered.send_if_modified(|held| !std::mem::replace(held, true));
         }
-        let changed = match lapses {
+        let changed = match seen.lapses {
             Some(at) => tokio::time::timeout_at(at, metrics.changed()).await,
             None => Ok(metrics.changed().await),
         };
@@ -83,24 +76,46 @@ fn stop(watched: &Watched, why: &str) {
     });
 }
 
+/// What one look at the metrics shows.
+struct Seen {
+    leadership: Leadership,
+    /// When the leadership lapses if no quorum answers.
+    lapses: Option<Instant>,
+    /// All that was committed is applied.
+    recovered: bool,
+    fatal: Option<String>,
+}
+
+impl Seen {
+    fn of(metrics: &RaftMetrics<Rota>, me: HostId, lease: Duration) -> Self {
+        let (leadership, lapses) = judge(metrics, me, lease);
+        let index = |id: &Option<LogId>| id.as_ref().map(|id| id.index);
+        let committed = index(&metrics.cluster_committed);
+        Self {
+            leadership,
+            lapses,
+            recovered: committed.is_some()
+                && committed >= metrics.last_log_index
+                && index(&metrics.last_applied) >= committed,
+            fatal: metrics.running_state.as_ref().err().map(ToString::to_string),
+        }
+    }
+}
+
 /// The leadership that metrics show, and when it lapses if no quorum answers.
-fn judge(
-    metrics: &RaftMetrics<Rota>,
-    me: HostId,
-    lease: Duration,
-) -> (Leadership, Option<Instant>) {
-    let mut found = Leadership {
-        leader: metrics.current_leader.map(HostId),
-        term: metrics.current_term,
-        leading: false,
-    };
+fn judge(metrics: &RaftMetrics<Rota>, me: HostId, lease: Duration) -> (Leadership, Option<Instant>) {
+    let mut found =
+        Leadership { leader: metrics.current_leader.map(HostId), term: metrics.current_term, leading: false };
     if !metrics.state.is_leader() {
         if found.leader == Some(me) {
             found.leader = None;
         }
         return (found, None);
     }
-    let alone = metrics.membership_config.voter_ids().eq([me.0]);
+    let alone = match &metrics.membership_config.get_joint_config()[..] {
+        [voters] => voters.len() == 1 && voters.contains(&me.0),
+        _ => false,
+    };
     let mut lapses = None;
     if !alone {
         // Without a first answer the term has only just begun.
@@ -113,9 +128,6 @@ fn judge(
             lapses = Some(Instant::now() + left);
         }
     }
-    found.leading = metrics
-        .last_applied
-        .as_ref()
-        .is_some_and(|id| id.leader_id.term == metrics.current_term);
+    found.leading = metrics.last_applied.as_ref().is_some_and(|id| id.leader_id.term == metrics.current_term);
     (found, lapses)
 }

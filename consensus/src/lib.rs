@@ -87,10 +87,7 @@ impl Consensus {
     ///
     /// # Errors
     /// Bad timings, damaged or foreign files, a log that is gone, or the disk.
-    pub async fn start(
-        config: ConsensusConfig,
-        link: Arc<dyn PeerLink>,
-    ) -> Result<Self, StartError> {
+    pub async fn start(config: ConsensusConfig, link: Arc<dyn PeerLink>) -> Result<Self, StartError> {
         start::start(config, config::Tuning::default(), link).await
     }
 
@@ -101,10 +98,7 @@ impl Consensus {
     /// `Conflict` if another cluster exists here; otherwise as for [`Consensus::propose`].
     pub async fn found(&self, create: Proposal) -> Result<(), PublicError> {
         let Command::CreateCluster { cluster, .. } = &create.command else {
-            return Err(PublicError::new(
-                ErrorCode::Invalid,
-                "the first entry must create the cluster",
-            ));
+            return Err(PublicError::new(ErrorCode::Invalid, "the first entry must create the cluster"));
         };
         let cluster = *cluster;
         let alone = BTreeMap::from([(self.0.host.0, EmptyNode::new())]);
@@ -114,21 +108,14 @@ impl Consensus {
             Err(error) => return Err(PublicError::new(ErrorCode::Internal, error.to_string())),
         }
         let mut leadership = self.leadership();
-        let leads =
-            tokio::time::timeout(FOUND_WAIT, leadership.wait_for(|now| now.leader.is_some()));
-        leads
-            .await
-            .map_err(|_| no_leader())?
-            .map_err(|_| no_leader())?;
+        let leads = tokio::time::timeout(FOUND_WAIT, leadership.wait_for(|now| now.leader.is_some()));
+        leads.await.map_err(|_| no_leader())?.map_err(|_| no_leader())?;
         let same = |state: &State| state.cluster().map(|meta| meta.id == cluster);
         self.read_barrier(FOUND_WAIT).await?;
         match self.read(same) {
             Some(true) => return Ok(()),
             Some(false) => {
-                return Err(PublicError::new(
-                    ErrorCode::Conflict,
-                    "another cluster exists here",
-                ));
+                return Err(PublicError::new(ErrorCode::Conflict, "another cluster exists here"));
             }
             None => {}
         }
@@ -142,41 +129,26 @@ impl Consensus {
     /// Answers another peer. `from` is its certificate's host. Takes `Raft`, `Propose` and `ReadIndex`.
     pub async fn handle(&self, from: HostId, request: PeerRequest) -> PeerReply {
         match request {
-            PeerRequest::Raft { call, body } => {
-                match self.0.inbound.handle(from, call, &body).await {
-                    Ok(body) => PeerReply::Raft { body },
-                    Err(error) => PeerReply::Refused(error),
-                }
-            }
+            PeerRequest::Raft { call, body } => match self.0.inbound.handle(from, call, &body).await {
+                Ok(body) => PeerReply::Raft { body },
+                Err(error) => PeerReply::Refused(error),
+            },
             PeerRequest::Propose { proposals } => self.forwarded(from, proposals).await,
             PeerRequest::ReadIndex => match self.0.reader.local.join().await {
                 Ok(index) => PeerReply::ReadIndex { index },
                 Err(error) => PeerReply::Refused(error),
             },
-            _ => PeerReply::Refused(PublicError::new(
-                ErrorCode::Invalid,
-                "not a request to the agreement",
-            )),
+            _ => PeerReply::Refused(PublicError::new(ErrorCode::Invalid, "not a request to the agreement")),
         }
     }
 
     async fn forwarded(&self, from: HostId, proposals: Vec<Proposal>) -> PeerReply {
-        if let Some(error) = proposals
-            .iter()
-            .find_map(|one| propose::refuse_forwarded(from, one))
-        {
+        if let Some(error) = proposals.iter().find_map(|one| propose::refuse_forwarded(from, one)) {
             return PeerReply::Refused(error);
         }
-        match self
-            .0
-            .proposals
-            .submit(proposals, FORWARDED_WAIT, true, None)
-            .await
-        {
+        match self.0.proposals.submit(proposals, FORWARDED_WAIT, true, None).await {
             Answer::Done(outcomes) => PeerReply::Proposed { outcomes },
-            Answer::NotLeader => PeerReply::NotLeader {
-                leader: self.0.watched.leadership.borrow().leader,
-            },
+            Answer::NotLeader => PeerReply::NotLeader { leader: self.0.watched.leadership.borrow().leader },
             Answer::Failed(error) => PeerReply::Refused(error),
         }
     }
@@ -217,12 +189,7 @@ impl Consensus {
         deadline: Duration,
         term: Option<u64>,
     ) -> Result<Vec<Outcome>, PublicError> {
-        match self
-            .0
-            .proposals
-            .submit(proposals, deadline, false, term)
-            .await
-        {
+        match self.0.proposals.submit(proposals, deadline, false, term).await {
             Answer::Done(outcomes) => Ok(outcomes),
             Answer::NotLeader => Err(no_leader()),
             Answer::Failed(error) => Err(error),
@@ -312,12 +279,7 @@ impl Consensus {
             .max_by_key(|id| matched.get(id).cloned().flatten())
             .ok_or_else(|| conflict("no other voter to hand over to"))?;
         let mut leadership = self.leadership();
-        self.0
-            .raft
-            .trigger()
-            .transfer_leader(target)
-            .await
-            .map_err(|_| no_leader())?;
+        self.0.raft.trigger().transfer_leader(target).await.map_err(|_| no_leader())?;
         let wait = Duration::from_millis(self.0.timings.leader_gap_ms_max());
         let moved = leadership.wait_for(|now| now.leader == Some(HostId(target)));
         match tokio::time::timeout(wait, moved).await {
@@ -337,8 +299,7 @@ impl Consensus {
         self.0.watched.stopping.store(true, Ordering::Release);
         // An error means that the core had ended by itself.
         let _ = self.0.raft.shutdown().await;
-        let tasks =
-            std::mem::take(&mut *self.0.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let tasks = std::mem::take(&mut *self.0.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         for task in tasks {
             task.abort();
             let _ = task.await;

@@ -3,9 +3,7 @@
 //! What this is not: it decides nothing and reads no clock. An entry that this build cannot read ends the peer; it is
 //! never skipped, because the replicas would part.
 
-use crate::config::{
-    EntryPayload, LogEntry, LogId, Membership, Reply, Rota, SnapshotMeta, StoredMembership,
-};
+use crate::config::{EntryPayload, LogEntry, LogId, Membership, Reply, Rota, SnapshotMeta, StoredMembership};
 use crate::snapshot_file::{self, SnapshotFault, SnapshotFile};
 use futures_util::{Stream, StreamExt};
 use openraft::OptionalSend;
@@ -91,10 +89,7 @@ impl Shared {
     /// Makes a durable file the snapshot that counts, unless a newer one does already.
     fn adopt(&self, meta: SnapshotMeta, path: &Path) -> Result<(), SnapshotFault> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current
-            .as_ref()
-            .is_some_and(|(held, _)| held.last_log_id > meta.last_log_id)
-        {
+        if current.as_ref().is_some_and(|(held, _)| held.last_log_id > meta.last_log_id) {
             std::fs::remove_file(path)?;
             return Ok(());
         }
@@ -129,21 +124,13 @@ impl Machine {
         };
         let (replica, current) = match found {
             Some((meta, state, file)) => {
-                let replica = Replica {
-                    state,
-                    last: meta.last_log_id,
-                    membership: meta.last_membership.clone(),
-                };
+                let replica =
+                    Replica { state, last: meta.last_log_id, membership: meta.last_membership.clone() };
                 (replica, Some((meta, file)))
             }
-            None => (
-                Replica {
-                    state: State::new(),
-                    last: None,
-                    membership: StoredMembership::default(),
-                },
-                None,
-            ),
+            None => {
+                (Replica { state: State::new(), last: None, membership: StoredMembership::default() }, None)
+            }
         };
         let applied = replica.state.applied_index();
         Ok(Self(Arc::new(Shared {
@@ -183,11 +170,7 @@ impl Machine {
         };
         if !events.is_empty() {
             // Nobody listening is fine.
-            let _ = self.0.events.send(Arc::new(AppliedNote {
-                index,
-                events,
-                resync: false,
-            }));
+            let _ = self.0.events.send(Arc::new(AppliedNote { index, events, resync: false }));
         }
         self.0.applied.send_replace(index);
         Ok(reply)
@@ -200,15 +183,8 @@ fn stored(id: LogId, membership: Membership) -> StoredMembership {
 
 fn decode(bytes: &[u8], index: u64) -> io::Result<Entry> {
     let bad = |why: String| {
-        tracing::error!(
-            index,
-            why,
-            "this build cannot read a committed entry, so it must not go on"
-        );
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("cannot read the entry at {index}: {why}"),
-        )
+        tracing::error!(index, why, "this build cannot read a committed entry, so it must not go on");
+        io::Error::new(io::ErrorKind::InvalidData, format!("cannot read the entry at {index}: {why}"))
     };
     // The format is the first field, so that a newer entry is named as such before its commands are looked at.
     match bytes.first() {
@@ -242,10 +218,7 @@ impl RaftStateMachine<Rota> for Machine {
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
-        Builder {
-            shared: self.0.clone(),
-            replica: self.0.replica().clone(),
-        }
+        Builder { shared: self.0.clone(), replica: self.0.replica().clone() }
     }
 
     async fn install_snapshot(
@@ -259,25 +232,16 @@ impl RaftStateMachine<Rota> for Machine {
         let state = blocking(move || {
             let (found, state) = snapshot.load(cluster)?;
             if found != want {
-                return Err(SnapshotFault::Damaged(
-                    "it is not the snapshot that was announced".into(),
-                ));
+                return Err(SnapshotFault::Damaged("it is not the snapshot that was announced".into()));
             }
             shared.adopt(found, &snapshot.path)?;
             Ok(state)
         })
         .await?;
         let index = state.applied_index();
-        *self.0.replica_mut() = Replica {
-            state,
-            last: meta.last_log_id,
-            membership: meta.last_membership.clone(),
-        };
-        let _ = self.0.events.send(Arc::new(AppliedNote {
-            index,
-            events: Vec::new(),
-            resync: true,
-        }));
+        *self.0.replica_mut() =
+            Replica { state, last: meta.last_log_id, membership: meta.last_membership.clone() };
+        let _ = self.0.events.send(Arc::new(AppliedNote { index, events: Vec::new(), resync: true }));
         self.0.applied.send_replace(index);
         Ok(())
     }
@@ -285,15 +249,8 @@ impl RaftStateMachine<Rota> for Machine {
     async fn get_current_snapshot(
         &mut self,
     ) -> Result<Option<openraft::alias::SnapshotOf<Rota, SnapshotFile>>, io::Error> {
-        let current = self
-            .0
-            .current
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        Ok(current.as_ref().map(|(meta, file)| Snapshot {
-            meta: meta.clone(),
-            snapshot: file.clone(),
-        }))
+        let current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(current.as_ref().map(|(meta, file)| Snapshot { meta: meta.clone(), snapshot: file.clone() }))
     }
 }
 
@@ -306,27 +263,18 @@ pub(crate) struct Builder {
 impl RaftSnapshotBuilder<Rota> for Builder {
     type SnapshotData = SnapshotFile;
 
-    async fn build_snapshot(
-        &mut self,
-    ) -> Result<openraft::alias::SnapshotOf<Rota, SnapshotFile>, io::Error> {
+    async fn build_snapshot(&mut self) -> Result<openraft::alias::SnapshotOf<Rota, SnapshotFile>, io::Error> {
         let shared = self.shared.clone();
         let replica = self.replica.clone();
         blocking(move || {
-            let meta = SnapshotMeta {
-                last_log_id: replica.last,
-                last_membership: replica.membership,
-            };
+            let meta = SnapshotMeta { last_log_id: replica.last, last_membership: replica.membership };
             let bytes = snapshot_file::to_bytes(shared.cluster, &meta, &replica.state)?;
             let path = shared.dir.join("snapshot-new.tmp");
             snapshot_file::write_durable(&path, &bytes)?;
             shared.adopt(meta, &path)?;
-            let current = shared
-                .current
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            let (meta, snapshot) = current
-                .clone()
-                .ok_or_else(|| SnapshotFault::Damaged("it vanished".into()))?;
+            let current = shared.current.lock().unwrap_or_else(PoisonError::into_inner);
+            let (meta, snapshot) =
+                current.clone().ok_or_else(|| SnapshotFault::Damaged("it vanished".into()))?;
             Ok(Snapshot { meta, snapshot })
         })
         .await
@@ -337,11 +285,8 @@ impl RaftSnapshotBuilder<Rota> for Builder {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SnapshotFault> + Send + 'static,
 ) -> io::Result<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(io::Error::other)?
-        .map_err(|fault| match fault {
-            SnapshotFault::Io(error) => error,
-            other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
-        })
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?.map_err(|fault| match fault {
+        SnapshotFault::Io(error) => error,
+        other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
+    })
 }

@@ -61,28 +61,16 @@ enum Change {
 
 /// The next change. Voters are only ever replaced when they are lost, and their number stays odd.
 fn decide(facts: &Facts) -> Change {
-    let missing: BTreeSet<u64> = facts
-        .hosts
-        .keys()
-        .filter(|id| !facts.members.contains(id))
-        .copied()
-        .collect();
+    let missing: BTreeSet<u64> =
+        facts.hosts.keys().filter(|id| !facts.members.contains(id)).copied().collect();
     if !missing.is_empty() {
         return Change::Add(missing);
     }
     let alive = |id: &u64| facts.hosts.get(id).copied().unwrap_or(false);
     let wanted = voters_wanted(facts.hosts.len());
-    let kept: BTreeSet<u64> = facts
-        .voters
-        .iter()
-        .filter(|id| alive(id))
-        .copied()
-        .collect();
+    let kept: BTreeSet<u64> = facts.voters.iter().filter(|id| alive(id)).copied().collect();
     let mut next = kept.clone();
-    let fresh = facts
-        .caught_up
-        .iter()
-        .filter(|id| alive(id) && !facts.voters.contains(id));
+    let fresh = facts.caught_up.iter().filter(|id| alive(id) && !facts.voters.contains(id));
     for id in fresh {
         if next.len() >= wanted {
             break;
@@ -98,44 +86,28 @@ fn decide(facts: &Facts) -> Change {
     }
     if next.len().is_multiple_of(2) {
         // An even number tolerates no more than the odd one below it, and is lost sooner.
-        let newest = next
-            .iter()
-            .rev()
-            .find(|id| !facts.voters.contains(id))
-            .copied();
+        let newest = next.iter().rev().find(|id| !facts.voters.contains(id)).copied();
         if let Some(id) = newest {
             next.remove(&id);
         }
     }
     let live_majority = next.iter().filter(|id| alive(id)).count() * 2 > next.len();
     if next == facts.voters || next.is_empty() || !live_majority {
-        return if facts.voters.len() < wanted {
-            Change::Wait
-        } else {
-            Change::None
-        };
+        return if facts.voters.len() < wanted { Change::Wait } else { Change::None };
     }
     Change::Voters(next)
 }
 
 fn facts(shared: &Shared, metrics: &RaftMetrics<Rota>) -> Facts {
     let last = metrics.last_log_index.unwrap_or(0);
-    let hosts = shared.read(|state| {
-        state
-            .hosts()
-            .map(|host| (host.id.0, host.life != HostLife::Lost))
-            .collect()
-    });
+    let hosts =
+        shared.read(|state| state.hosts().map(|host| (host.id.0, host.life != HostLife::Lost)).collect());
     let membership = metrics.membership_config.membership();
     let caught_up = metrics
         .replication
         .iter()
         .flatten()
-        .filter(|(_, matched)| {
-            matched
-                .as_ref()
-                .is_some_and(|id| id.index + PROMOTE_LAG_MAX >= last)
-        })
+        .filter(|(_, matched)| matched.as_ref().is_some_and(|id| id.index + PROMOTE_LAG_MAX >= last))
         .map(|(id, _)| *id)
         .collect();
     Facts {
@@ -149,23 +121,12 @@ fn facts(shared: &Shared, metrics: &RaftMetrics<Rota>) -> Facts {
 /// Takes the next step, and waits until it is committed.
 pub(crate) async fn step(raft: &Raft, shared: &Shared) -> Result<MembershipStep, PublicError> {
     let metrics = raft.metrics().borrow_watched().clone();
-    let settled = metrics.membership_config.log_id()
-        == metrics.committed_membership_config.log_id()
-        && metrics
-            .membership_config
-            .membership()
-            .get_joint_config()
-            .len()
-            == 1;
+    let settled = metrics.membership_config.log_id() == metrics.committed_membership_config.log_id()
+        && metrics.membership_config.membership().get_joint_config().len() == 1;
     if !metrics.state.is_leader() {
         return Ok(MembershipStep::NotNow);
     }
-    if metrics
-        .membership_config
-        .membership()
-        .get_joint_config()
-        .len()
-        > 1
+    if metrics.membership_config.membership().get_joint_config().len() > 1
         && metrics.membership_config.log_id() == metrics.committed_membership_config.log_id()
     {
         // A leader died half-way through a change of voters: finish it.
@@ -185,10 +146,7 @@ pub(crate) async fn step(raft: &Raft, shared: &Shared) -> Result<MembershipStep,
         Change::Wait => Ok(MembershipStep::Waiting),
         Change::Add(missing) => {
             let step = MembershipStep::Added(ids(&missing));
-            let nodes = missing
-                .into_iter()
-                .map(|id| (id, EmptyNode::new()))
-                .collect();
+            let nodes = missing.into_iter().map(|id| (id, EmptyNode::new())).collect();
             change(raft, ChangeMembers::AddNodes(nodes), step).await
         }
         Change::Voters(voters) => {
@@ -244,32 +202,17 @@ mod tests {
     #[test]
     fn voters_grow_by_pairs_of_hosts_that_are_caught_up() {
         let all = [1, 2, 3];
-        assert_eq!(
-            decide(&facts(&alive(&all[..2]), &[1, 2], &[1], &[1, 2])),
-            Change::None
-        );
+        assert_eq!(decide(&facts(&alive(&all[..2]), &[1, 2], &[1], &[1, 2])), Change::None);
         assert_eq!(decide(&facts(&alive(&all), &all, &[1], &[1])), Change::Wait);
-        assert_eq!(
-            decide(&facts(&alive(&all), &all, &[1], &[1, 2])),
-            Change::Wait
-        );
-        assert_eq!(
-            decide(&facts(&alive(&all), &all, &[1], &[1, 2, 3])),
-            Change::Voters([1, 2, 3].into())
-        );
+        assert_eq!(decide(&facts(&alive(&all), &all, &[1], &[1, 2])), Change::Wait);
+        assert_eq!(decide(&facts(&alive(&all), &all, &[1], &[1, 2, 3])), Change::Voters([1, 2, 3].into()));
         let six = [1, 2, 3, 4, 5, 6];
         assert_eq!(
             decide(&facts(&alive(&six), &six, &[1, 2, 3], &six)),
             Change::Voters([1, 2, 3, 4, 5].into())
         );
-        assert_eq!(
-            decide(&facts(&alive(&six), &six, &[1, 2, 3], &[1, 2, 3, 6])),
-            Change::Wait
-        );
-        assert_eq!(
-            decide(&facts(&alive(&six), &six, &[1, 2, 3, 4, 5], &six)),
-            Change::None
-        );
+        assert_eq!(decide(&facts(&alive(&six), &six, &[1, 2, 3], &[1, 2, 3, 6])), Change::Wait);
+        assert_eq!(decide(&facts(&alive(&six), &six, &[1, 2, 3, 4, 5], &six)), Change::None);
     }
 
     /// Fault R11: a lost voter is replaced, and only by a host that is caught up.
@@ -281,10 +224,7 @@ mod tests {
             decide(&facts(&hosts, &members, &[1, 2, 3], &[1, 3, 4])),
             Change::Voters([1, 3, 4].into())
         );
-        assert_eq!(
-            decide(&facts(&hosts, &members, &[1, 2, 3], &[1, 3])),
-            Change::None
-        );
+        assert_eq!(decide(&facts(&hosts, &members, &[1, 2, 3], &[1, 3])), Change::None);
     }
 
     #[test]
@@ -292,9 +232,6 @@ mod tests {
         let hosts = [(1, true), (2, false), (3, false), (4, true), (5, true)];
         let members = [1, 2, 3, 4, 5];
         // The quorum is gone; a change could not commit anyway, and none is tried that would leave a dead majority.
-        assert_eq!(
-            decide(&facts(&hosts, &members, &[1, 2, 3], &[1])),
-            Change::Wait
-        );
+        assert_eq!(decide(&facts(&hosts, &members, &[1, 2, 3], &[1])), Change::Wait);
     }
 }

@@ -27,16 +27,9 @@ impl From<&Membership> for MembershipBytes {
 impl MembershipBytes {
     /// `None` if it breaks openraft's rules (an empty config, a voter that is no member).
     pub(crate) fn membership(self) -> Option<Membership> {
-        let configs: Vec<BTreeSet<u64>> = self
-            .configs
-            .into_iter()
-            .map(|c| c.into_iter().collect())
-            .collect();
-        let nodes: BTreeMap<u64, openraft::EmptyNode> = self
-            .nodes
-            .into_iter()
-            .map(|id| (id, openraft::EmptyNode::new()))
-            .collect();
+        let configs: Vec<BTreeSet<u64>> = self.configs.into_iter().map(|c| c.into_iter().collect()).collect();
+        let nodes: BTreeMap<u64, openraft::EmptyNode> =
+            self.nodes.into_iter().map(|id| (id, openraft::EmptyNode::new())).collect();
         if configs.is_empty() && nodes.is_empty() {
             return Some(Membership::default());
         }

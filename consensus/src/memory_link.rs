@@ -15,6 +15,8 @@ use tokio::sync::watch;
 #[derive(Clone, Default)]
 pub struct Hub(Arc<Mutex<State>>);
 
+type Filter = Box<dyn FnMut(&PeerRequest) -> bool + Send>;
+
 #[derive(Default)]
 struct State {
     peers: BTreeMap<HostId, Consensus>,
@@ -24,6 +26,8 @@ struct State {
     frozen: BTreeMap<HostId, watch::Sender<()>>,
     /// Answers of this kind that are still to be lost: from a peer, once each.
     lost_answers: BTreeMap<HostId, u32>,
+    /// Picks messages that are lost.
+    loses: Option<Filter>,
     /// Messages that were answered.
     answered: u64,
 }
@@ -43,10 +47,7 @@ impl Hub {
     /// The link of one peer.
     #[must_use]
     pub fn link(&self, from: HostId) -> Arc<dyn PeerLink> {
-        Arc::new(HubLink {
-            hub: self.clone(),
-            from,
-        })
+        Arc::new(HubLink { hub: self.clone(), from })
     }
 
     /// Makes a peer reachable, in place of an earlier one of its id.
@@ -79,6 +80,7 @@ impl Hub {
         state.cut.clear();
         state.frozen.clear();
         state.lost_answers.clear();
+        state.loses = None;
     }
 
     /// Lets a peer take messages and answer none, as a stopped process does.
@@ -91,22 +93,25 @@ impl Hub {
         self.lock().lost_answers.insert(from, count);
     }
 
+    /// Loses the messages that a filter picks; their callers wait in vain, but not for long.
+    pub fn lose(&self, filter: impl FnMut(&PeerRequest) -> bool + Send + 'static) {
+        self.lock().loses = Some(Box::new(filter));
+    }
+
     /// Messages that were answered so far.
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.lock().answered
     }
 
-    async fn deliver(
-        &self,
-        from: HostId,
-        to: HostId,
-        request: PeerRequest,
-    ) -> Result<PeerReply, LinkError> {
+    async fn deliver(&self, from: HostId, to: HostId, request: PeerRequest) -> Result<PeerReply, LinkError> {
         let is_proposal = matches!(request, PeerRequest::Propose { .. });
         if self.is_cut(from, to) {
             // A packet filter gives no answer at all.
             return std::future::pending().await;
+        }
+        if self.lock().loses.as_mut().is_some_and(|loses| loses(&request)) {
+            return Err(LinkError::Timeout);
         }
         let (peer, frozen) = self.target(from, to);
         let peer = peer.ok_or_else(|| LinkError::Unreachable("no such peer".into()))?;
@@ -129,10 +134,7 @@ impl Hub {
     fn target(&self, from: HostId, to: HostId) -> (Option<Consensus>, Option<watch::Receiver<()>>) {
         let state = self.lock();
         let stuck = |id: &HostId| state.frozen.get(id).map(watch::Sender::subscribe);
-        (
-            state.peers.get(&to).cloned(),
-            stuck(&to).or_else(|| stuck(&from)),
-        )
+        (state.peers.get(&to).cloned(), stuck(&to).or_else(|| stuck(&from)))
     }
 
     fn loses_answer(&self, from: HostId) -> bool {
@@ -158,9 +160,7 @@ impl PeerLink for HubLink {
     ) -> BoxFuture<'static, Result<PeerReply, LinkError>> {
         let (hub, from) = (self.hub.clone(), self.from);
         Box::pin(async move {
-            tokio::time::timeout(ttl, hub.deliver(from, to, request))
-                .await
-                .unwrap_or(Err(LinkError::Timeout))
+            tokio::time::timeout(ttl, hub.deliver(from, to, request)).await.unwrap_or(Err(LinkError::Timeout))
         })
     }
 }

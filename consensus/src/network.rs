@@ -6,13 +6,11 @@ use crate::snapshot_file::SnapshotFile;
 use crate::wire::{self, Chunk, ChunkReply, WireError};
 use futures_util::future::{Either, select};
 use openraft::EmptyNode;
-use openraft::errors::{
-    NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable,
-};
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
 use openraft::network::{RPCOption, RPCTypes, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest,
-    VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, VoteRequest,
+    VoteResponse,
 };
 use rota_protocol::ids::HostId;
 use rota_protocol::peer::{PeerReply, PeerRequest, RaftCall};
@@ -27,6 +25,9 @@ const APPEND_TTL_MS_MIN: u64 = 1_000;
 /// answers none costs this much, and the transfer goes on where it was.
 const CHUNK_TTL: Duration = Duration::from_secs(5);
 
+/// How often one piece is sent before the transfer begins anew.
+const CHUNK_TRIES: u32 = 3;
+
 /// Makes clients; they are cheap, connections are pooled by the link.
 #[derive(Clone)]
 pub(crate) struct Network {
@@ -38,20 +39,10 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn new(me: HostId, link: Arc<dyn PeerLink>, timings: Timings) -> Self {
-        Self {
-            me: me.0,
-            target: me.0,
-            link,
-            timings,
-        }
+        Self { me: me.0, target: me.0, link, timings }
     }
 
-    async fn call(
-        &self,
-        call: RaftCall,
-        body: Vec<u8>,
-        ttl: Duration,
-    ) -> Result<Vec<u8>, RPCError<Rota>> {
+    async fn call(&self, call: RaftCall, body: Vec<u8>, ttl: Duration) -> Result<Vec<u8>, RPCError<Rota>> {
         let request = PeerRequest::Raft { call, body };
         match self.link.call(HostId(self.target), request, ttl).await {
             Ok(PeerReply::Raft { body }) => Ok(body),
@@ -72,12 +63,19 @@ impl Network {
         }
     }
 
+    /// Sends one piece; a lost one is sent again, and the receiver names its place.
+    async fn send_chunk(&self, body: Vec<u8>) -> Result<Vec<u8>, RPCError<Rota>> {
+        for _ in 1..CHUNK_TRIES {
+            match self.call(RaftCall::Snapshot, body.clone(), CHUNK_TTL).await {
+                Err(RPCError::Timeout(_)) => {}
+                answered => return answered,
+            }
+        }
+        self.call(RaftCall::Snapshot, body, CHUNK_TTL).await
+    }
+
     /// Sends a snapshot piece by piece, then asks with empty pieces until it is installed.
-    async fn send_chunks(
-        &self,
-        vote: Vote,
-        snapshot: &SnapshotFile,
-    ) -> Result<Vote, StreamingError<Rota>> {
+    async fn send_chunks(&self, vote: Vote, snapshot: &SnapshotFile) -> Result<Vote, StreamingError<Rota>> {
         let total = snapshot.bytes;
         let mut offset = 0;
         loop {
@@ -87,7 +85,7 @@ impl Network {
                 .map_err(|e| network(&e.to_string()))?
                 .map_err(|e| network(&e.to_string()))?;
             let body = wire::encode(&Chunk::new(&vote, total, offset, piece));
-            let reply = self.call(RaftCall::Snapshot, body, CHUNK_TTL).await?;
+            let reply = self.send_chunk(body).await?;
             let reply: ChunkReply = wire::decode(&reply).map_err(bad::<StreamingError<Rota>>)?;
             if reply.done {
                 return Ok(reply.vote());
@@ -114,10 +112,7 @@ impl RaftNetworkFactory<Rota> for Network {
     type Network = Self;
 
     async fn new_client(&mut self, target: u64, _node: &EmptyNode) -> Self {
-        Self {
-            target,
-            ..self.clone()
-        }
+        Self { target, ..self.clone() }
     }
 }
 
@@ -130,16 +125,9 @@ impl RaftNetworkV2<Rota> for Network {
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Rota>, RPCError<Rota>> {
         // openraft's own limit is one heartbeat; its heartbeat worker enforces it by itself.
-        let patience =
-            Duration::from_millis(APPEND_TTL_MS_MIN.max(2 * self.timings.election_max_ms));
-        let ttl = if rpc.entries.is_empty() {
-            option.hard_ttl() * 4
-        } else {
-            patience
-        };
-        let reply = self
-            .call(RaftCall::Append, wire::append_to_bytes(rpc), ttl)
-            .await?;
+        let patience = Duration::from_millis(APPEND_TTL_MS_MIN.max(2 * self.timings.election_max_ms));
+        let ttl = if rpc.entries.is_empty() { option.hard_ttl() * 4 } else { patience };
+        let reply = self.call(RaftCall::Append, wire::append_to_bytes(rpc), ttl).await?;
         wire::append_reply_from_bytes(&reply).map_err(bad)
     }
 
@@ -148,13 +136,7 @@ impl RaftNetworkV2<Rota> for Network {
         rpc: VoteRequest<Rota>,
         option: RPCOption,
     ) -> Result<VoteResponse<Rota>, RPCError<Rota>> {
-        let reply = self
-            .call(
-                RaftCall::Vote,
-                wire::vote_to_bytes(&rpc, false),
-                option.hard_ttl(),
-            )
-            .await?;
+        let reply = self.call(RaftCall::Vote, wire::vote_to_bytes(&rpc, false), option.hard_ttl()).await?;
         wire::vote_reply_from_bytes(&reply).map_err(bad)
     }
 
@@ -163,13 +145,7 @@ impl RaftNetworkV2<Rota> for Network {
         rpc: VoteRequest<Rota>,
         option: RPCOption,
     ) -> Result<VoteResponse<Rota>, RPCError<Rota>> {
-        let reply = self
-            .call(
-                RaftCall::Vote,
-                wire::vote_to_bytes(&rpc, true),
-                option.hard_ttl(),
-            )
-            .await?;
+        let reply = self.call(RaftCall::Vote, wire::vote_to_bytes(&rpc, true), option.hard_ttl()).await?;
         wire::vote_reply_from_bytes(&reply).map_err(bad)
     }
 
@@ -192,12 +168,7 @@ impl RaftNetworkV2<Rota> for Network {
         req: TransferLeaderRequest<Rota>,
         option: RPCOption,
     ) -> Result<openraft::raft::TransferLeaderResponse<Rota>, RPCError<Rota>> {
-        self.call(
-            RaftCall::Transfer,
-            wire::transfer_to_bytes(&req),
-            option.hard_ttl(),
-        )
-        .await?;
+        self.call(RaftCall::Transfer, wire::transfer_to_bytes(&req), option.hard_ttl()).await?;
         Ok(Ok(()))
     }
 }

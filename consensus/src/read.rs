@@ -76,9 +76,7 @@ pub(crate) fn no_leader() -> PublicError {
 pub(crate) async fn confirm_local(raft: &Raft) -> Confirmed {
     match raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
         Ok(linearizer) => Ok(linearizer.read_log_id().index()),
-        Err(error) => {
-            Err(PublicError::new(ErrorCode::NoLeader, error.to_string()).retry_after(100))
-        }
+        Err(error) => Err(PublicError::new(ErrorCode::NoLeader, error.to_string()).retry_after(100)),
     }
 }
 
@@ -140,21 +138,21 @@ impl Reader {
                 Err(_) => return Err(no_leader()),
                 Ok(Ok(index)) => {
                     let mut applied = self.applied.clone();
-                    return match timeout_at(deadline, applied.wait_for(|done| *done >= index)).await
-                    {
+                    return match timeout_at(deadline, applied.wait_for(|done| *done >= index)).await {
                         Ok(Ok(_)) => Ok(index),
                         Ok(Err(_)) => Err(stopped()),
-                        Err(_) => Err(PublicError::new(ErrorCode::NoLeader, "this peer is behind")
-                            .retry_after(100)),
+                        Err(_) => {
+                            Err(PublicError::new(ErrorCode::NoLeader, "this peer is behind").retry_after(100))
+                        }
                     };
                 }
                 Ok(Err(error)) if error.code == ErrorCode::Busy => return Err(error),
                 Ok(Err(_)) => {
                     let rest = async {
                         match at.leader {
-                            Some(_) => tokio::time::timeout(REST, leadership.changed())
-                                .await
-                                .unwrap_or(Ok(())),
+                            Some(_) => {
+                                tokio::time::timeout(REST, leadership.changed()).await.unwrap_or(Ok(()))
+                            }
                             None => leadership.changed().await,
                         }
                     };

@@ -71,11 +71,7 @@ impl SnapshotFile {
                 "{bytes} bytes exceed the limit of {SNAPSHOT_BYTES_MAX}"
             )));
         }
-        Ok(Self {
-            path: path.to_owned(),
-            file: Arc::new(file),
-            bytes,
-        })
+        Ok(Self { path: path.to_owned(), file: Arc::new(file), bytes })
     }
 
     /// Reads a piece of at most `len` bytes.
@@ -138,14 +134,9 @@ pub(crate) fn to_bytes(
 }
 
 /// Checks everything, then decodes.
-pub(crate) fn parse(
-    bytes: &[u8],
-    cluster: ClusterId,
-) -> Result<(SnapshotMeta, State), SnapshotFault> {
+pub(crate) fn parse(bytes: &[u8], cluster: ClusterId) -> Result<(SnapshotMeta, State), SnapshotFault> {
     let damaged = |what: &str| SnapshotFault::Damaged(what.to_owned());
-    let (header, rest) = bytes
-        .split_at_checked(HEADER)
-        .ok_or_else(|| damaged("shorter than its header"))?;
+    let (header, rest) = bytes.split_at_checked(HEADER).ok_or_else(|| damaged("shorter than its header"))?;
     if header[..8] != MAGIC {
         return Err(damaged("it does not begin as a snapshot"));
     }
@@ -173,12 +164,8 @@ pub(crate) fn parse(
     }
     let meta: MetaBytes =
         codec::decode(meta, META_BYTES_MAX).map_err(|e| SnapshotFault::Damaged(e.to_string()))?;
-    let membership = meta
-        .membership
-        .membership()
-        .ok_or_else(|| damaged("its membership is not one"))?;
-    let state =
-        rota_core::snapshot::decode(body).map_err(|e| SnapshotFault::Damaged(e.to_string()))?;
+    let membership = meta.membership.membership().ok_or_else(|| damaged("its membership is not one"))?;
+    let state = rota_core::snapshot::decode(body).map_err(|e| SnapshotFault::Damaged(e.to_string()))?;
     let id = |(term, index)| log_id(term, index);
     let meta = SnapshotMeta {
         last_log_id: meta.last.map(id),

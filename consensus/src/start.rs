@@ -40,12 +40,7 @@ pub(crate) async fn start(
     tuning: Tuning,
     link: Arc<dyn PeerLink>,
 ) -> Result<Consensus, StartError> {
-    let ConsensusConfig {
-        host,
-        cluster,
-        dir,
-        timings,
-    } = config;
+    let ConsensusConfig { host, cluster, dir, timings } = config;
     let raft_config = raft_config(cluster, timings, &tuning).map_err(StartError::Config)?;
     let watched = Arc::new(Watched {
         leadership: watch::Sender::new(Leadership::default()),
@@ -65,12 +60,7 @@ pub(crate) async fn start(
         .map_err(|e| StartError::Raft(e.to_string()))?;
 
     let lease = Duration::from_millis(timings.election_max_ms);
-    let mut tasks = vec![tokio::spawn(leadership::follow(
-        raft.clone(),
-        host,
-        lease,
-        watched.clone(),
-    ))];
+    let mut tasks = vec![tokio::spawn(leadership::follow(raft.clone(), host, lease, watched.clone()))];
     let proposer = Proposer {
         raft: raft.clone(),
         me: host,
@@ -94,12 +84,7 @@ pub(crate) async fn start(
         async move { confirm_remote(&link, &mut leader, host, lease * 2).await }
     });
     tasks.push(task);
-    tasks.push(tokio::spawn(keep_log_short(
-        raft.clone(),
-        log.clone(),
-        shared.clone(),
-        tuning,
-    )));
+    tasks.push(tokio::spawn(keep_log_short(raft.clone(), log.clone(), shared.clone(), tuning)));
     let reader = Reader {
         me: host,
         leadership: watched.leadership.subscribe(),
@@ -136,9 +121,7 @@ async fn open_log(
         segment_bytes: tuning.segment_bytes,
         sync: tuning.sync.clone(),
         on_failure: Box::new(move |error| {
-            watched
-                .failed
-                .send_replace(Some(format!("the log's disk failed: {error}")));
+            watched.failed.send_replace(Some(format!("the log's disk failed: {error}")));
         }),
     };
     let opened = tokio::task::spawn_blocking(move || log::open(config)).await;
@@ -153,9 +136,8 @@ async fn keep_log_short(raft: Raft, log: LogStore, shared: Arc<Shared>, tuning: 
     while applied.changed().await.is_ok() {
         let index = *applied.borrow_and_update();
         // A snapshot costs as much as the state is large, so a large state makes them rarer.
-        let limit = tuning
-            .snapshot_log_bytes
-            .max(usize::try_from(shared.snapshot_bytes()).unwrap_or(usize::MAX));
+        let limit =
+            tuning.snapshot_log_bytes.max(usize::try_from(shared.snapshot_bytes()).unwrap_or(usize::MAX));
         let (bytes, first) = {
             let memory = log.0.memory();
             (memory.bytes(), memory.first_index())

@@ -30,11 +30,7 @@ pub(crate) struct WireVote {
 
 impl From<&Vote> for WireVote {
     fn from(vote: &Vote) -> Self {
-        Self {
-            term: vote.leader_id.term,
-            node: vote.leader_id.voted_for,
-            committed: vote.committed,
-        }
+        Self { term: vote.leader_id.term, node: vote.leader_id.voted_for, committed: vote.committed }
     }
 }
 
@@ -55,10 +51,7 @@ pub(crate) struct WireId {
 }
 
 fn wire_id(id: &LogId) -> WireId {
-    WireId {
-        term: id.leader_id.term,
-        index: id.index,
-    }
+    WireId { term: id.leader_id.term, index: id.index }
 }
 
 fn plain_id(id: WireId) -> LogId {
@@ -99,9 +92,7 @@ pub(crate) fn append_to_bytes(rpc: AppendEntriesRequest<Rota>) -> Vec<u8> {
                 form: match entry.payload {
                     EntryPayload::Blank => WireForm::Blank,
                     EntryPayload::Normal(data) => WireForm::Commands(data),
-                    EntryPayload::Membership(membership) => {
-                        WireForm::Membership((&membership).into())
-                    }
+                    EntryPayload::Membership(membership) => WireForm::Membership((&membership).into()),
                 },
             })
             .collect(),
@@ -130,9 +121,7 @@ pub(crate) fn append_from_bytes(bytes: &[u8]) -> Result<AppendEntriesRequest<Rot
                 WireForm::Blank => EntryPayload::Blank,
                 WireForm::Commands(data) => EntryPayload::Normal(data),
                 WireForm::Membership(stored) => EntryPayload::Membership(
-                    stored
-                        .membership()
-                        .ok_or(WireError::Rule("a membership that is not one"))?,
+                    stored.membership().ok_or(WireError::Rule("a membership that is not one"))?,
                 ),
             },
         });
@@ -156,17 +145,13 @@ enum WireAppendReply {
 pub(crate) fn append_reply_to_bytes(reply: AppendEntriesResponse<Rota>) -> Vec<u8> {
     encode(&match reply {
         AppendEntriesResponse::Success => WireAppendReply::Success,
-        AppendEntriesResponse::PartialSuccess(id) => {
-            WireAppendReply::Partial(id.as_ref().map(wire_id))
-        }
+        AppendEntriesResponse::PartialSuccess(id) => WireAppendReply::Partial(id.as_ref().map(wire_id)),
         AppendEntriesResponse::Conflict => WireAppendReply::Conflict,
         AppendEntriesResponse::HigherVote(vote) => WireAppendReply::HigherVote((&vote).into()),
     })
 }
 
-pub(crate) fn append_reply_from_bytes(
-    bytes: &[u8],
-) -> Result<AppendEntriesResponse<Rota>, WireError> {
+pub(crate) fn append_reply_from_bytes(bytes: &[u8]) -> Result<AppendEntriesResponse<Rota>, WireError> {
     Ok(match decode(bytes)? {
         WireAppendReply::Success => AppendEntriesResponse::Success,
         WireAppendReply::Partial(id) => AppendEntriesResponse::PartialSuccess(id.map(plain_id)),
@@ -221,11 +206,7 @@ pub(crate) fn vote_reply_to_bytes(reply: &VoteResponse<Rota>) -> Vec<u8> {
 pub(crate) fn vote_reply_from_bytes(bytes: &[u8]) -> Result<VoteResponse<Rota>, WireError> {
     let wire: WireVoteReply = decode(bytes)?;
     let vote: Vote = wire.vote.into();
-    Ok(VoteResponse::new(
-        vote,
-        wire.last.map(plain_id),
-        wire.granted,
-    ))
+    Ok(VoteResponse::new(vote, wire.last.map(plain_id), wire.granted))
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -245,11 +226,7 @@ pub(crate) fn transfer_to_bytes(rpc: &TransferLeaderRequest<Rota>) -> Vec<u8> {
 
 pub(crate) fn transfer_from_bytes(bytes: &[u8]) -> Result<TransferLeaderRequest<Rota>, WireError> {
     let wire: WireTransfer = decode(bytes)?;
-    Ok(TransferLeaderRequest::new(
-        wire.from.into(),
-        wire.to,
-        wire.last.map(plain_id),
-    ))
+    Ok(TransferLeaderRequest::new(wire.from.into(), wire.to, wire.last.map(plain_id)))
 }
 
 /// One piece of a snapshot file.
@@ -268,13 +245,7 @@ pub(crate) struct Chunk {
 
 impl Chunk {
     pub(crate) fn new(vote: &Vote, total: u64, offset: u64, bytes: Vec<u8>) -> Self {
-        Self {
-            vote: vote.into(),
-            total,
-            offset,
-            crc: crc32fast::hash(&bytes),
-            bytes: Payload(bytes.into()),
-        }
+        Self { vote: vote.into(), total, offset, crc: crc32fast::hash(&bytes), bytes: Payload(bytes.into()) }
     }
 
     pub(crate) fn vote(&self) -> Vote {
@@ -294,11 +265,7 @@ pub(crate) struct ChunkReply {
 
 impl ChunkReply {
     pub(crate) fn new(vote: &Vote, next: u64, done: bool) -> Self {
-        Self {
-            vote: vote.into(),
-            next,
-            done,
-        }
+        Self { vote: vote.into(), next, done }
     }
 
     pub(crate) fn vote(&self) -> Vote {
@@ -323,10 +290,7 @@ mod tests {
     use std::sync::Arc;
 
     fn entry(term: u64, index: u64, payload: EntryPayload) -> LogEntry {
-        LogEntry {
-            log_id: log_id(term, index),
-            payload,
-        }
+        LogEntry { log_id: log_id(term, index), payload }
     }
 
     fn request(prev: Option<LogId>, entries: Vec<LogEntry>) -> AppendEntriesRequest<Rota> {
@@ -344,11 +308,7 @@ mod tests {
         let sent = request(
             Some(log_id(2, 4)),
             vec![
-                entry(
-                    2,
-                    5,
-                    EntryPayload::Normal(Payload(Arc::from(&[0, 255, 3][..]))),
-                ),
+                entry(2, 5, EntryPayload::Normal(Payload(Arc::from(&[0, 255, 3][..])))),
                 entry(3, 6, EntryPayload::Blank),
                 entry(3, 7, EntryPayload::Membership(membership)),
             ],
@@ -365,16 +325,10 @@ mod tests {
             request(Some(log_id(2, 4)), vec![entry(1, 5, EntryPayload::Blank)]),
             request(Some(log_id(2, 4)), vec![entry(4, 5, EntryPayload::Blank)]),
             request(None, vec![entry(3, 1, EntryPayload::Blank)]),
-            AppendEntriesRequest {
-                vote: Vote::new(3, 1),
-                ..request(None, vec![])
-            },
+            AppendEntriesRequest { vote: Vote::new(3, 1), ..request(None, vec![]) },
         ];
         for rpc in bad {
-            assert!(
-                append_from_bytes(&append_to_bytes(rpc.clone())).is_err(),
-                "{rpc}"
-            );
+            assert!(append_from_bytes(&append_to_bytes(rpc.clone())).is_err(), "{rpc}");
         }
     }
 

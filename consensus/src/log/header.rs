@@ -103,10 +103,7 @@ mod tests {
     fn headers_come_back_and_every_flipped_byte_is_seen() {
         let header = SegmentHeader {
             sequence: 9,
-            owner: Owner {
-                cluster: ClusterId(0xfeed),
-                host: HostId(3),
-            },
+            owner: Owner { cluster: ClusterId(0xfeed), host: HostId(3) },
             size: 4_096,
         };
         let bytes = header.to_bytes();
@@ -114,15 +111,8 @@ mod tests {
         for at in 0..SEGMENT_HEADER {
             let mut bytes = bytes;
             bytes[at] ^= 0x10;
-            assert_eq!(
-                SegmentHeader::from_bytes(&bytes),
-                Err(HeaderFault::Damaged),
-                "byte {at}"
-            );
+            assert_eq!(SegmentHeader::from_bytes(&bytes), Err(HeaderFault::Damaged), "byte {at}");
         }
-        assert_eq!(
-            SegmentHeader::from_bytes(&bytes[..40]),
-            Err(HeaderFault::Damaged)
-        );
+        assert_eq!(SegmentHeader::from_bytes(&bytes[..40]), Err(HeaderFault::Damaged));
     }
 }

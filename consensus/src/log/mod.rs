@@ -53,18 +53,10 @@ impl FsyncTimes {
 
     /// The 99th percentile of the remembered ones; zero if there are none.
     pub(crate) fn p99(&self) -> Duration {
-        let mut times: Vec<_> = self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .copied()
-            .collect();
+        let mut times: Vec<_> =
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
         times.sort_unstable();
-        times
-            .get((times.len() * 99 / 100).min(times.len().saturating_sub(1)))
-            .copied()
-            .unwrap_or_default()
+        times.get((times.len() * 99 / 100).min(times.len().saturating_sub(1))).copied().unwrap_or_default()
     }
 }
 
@@ -107,8 +99,7 @@ impl LogHandle {
     pub(crate) fn close(&self) {
         self.queue.close();
         self.spares.close();
-        let threads =
-            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A panic of the writer was reported by its dropped callbacks.
             let _ = thread.join();
@@ -135,17 +126,8 @@ pub(crate) fn marker_path(dir: &Path) -> PathBuf {
 /// # Errors
 /// Damage, another owner's files, a wiped log, or the disk.
 pub(crate) fn open(config: LogConfig) -> Result<LogStore, LogError> {
-    let LogConfig {
-        dir,
-        owner,
-        segment_bytes,
-        sync,
-        on_failure,
-    } = config;
-    let io = |source| LogError::Io {
-        dir: dir.clone(),
-        source,
-    };
+    let LogConfig { dir, owner, segment_bytes, sync, on_failure } = config;
+    let io = |source| LogError::Io { dir: dir.clone(), source };
     std::fs::create_dir_all(&dir).map_err(io)?;
     let marker = marker_path(&dir);
     let marked = marker.try_exists().map_err(io)?;
@@ -154,13 +136,7 @@ pub(crate) fn open(config: LogConfig) -> Result<LogStore, LogError> {
         None if marked => return Err(LogError::Wiped { dir, marker }),
         None => fresh(&dir, owner, segment_bytes, &sync).map_err(io)?,
     };
-    let Recovered {
-        memory,
-        closed,
-        active,
-        size,
-        sealed,
-    } = recovered;
+    let Recovered { memory, closed, active, size, sealed } = recovered;
     let (spares, spare_thread) = Spares::start(&dir, size).map_err(io)?;
     let queue = Arc::new(Queue::default());
     let times = Arc::new(FsyncTimes::default());

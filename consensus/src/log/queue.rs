@@ -14,15 +14,8 @@ const COMMITTED_LINGER: Duration = Duration::from_millis(5);
 
 /// One change of the log.
 pub(crate) enum Job {
-    Append {
-        entries: Vec<LogEntry>,
-        bytes: usize,
-        done: IOFlushed<Rota>,
-    },
-    Vote {
-        vote: Vote,
-        done: oneshot::Sender<io::Result<()>>,
-    },
+    Append { entries: Vec<LogEntry>, bytes: usize, done: IOFlushed<Rota> },
+    Vote { vote: Vote, done: oneshot::Sender<io::Result<()>> },
     Truncate(Option<LogId>),
     Purge(LogId),
 }
@@ -110,19 +103,14 @@ impl Queue {
                 break;
             }
             if state.committed.is_some() {
-                let (next, timeout) = self
-                    .wake
-                    .wait_timeout(state, COMMITTED_LINGER)
-                    .unwrap_or_else(PoisonError::into_inner);
+                let (next, timeout) =
+                    self.wake.wait_timeout(state, COMMITTED_LINGER).unwrap_or_else(PoisonError::into_inner);
                 state = next;
                 if timeout.timed_out() {
                     break;
                 }
             } else {
-                state = self
-                    .wake
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
+                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
         state.bytes = 0;

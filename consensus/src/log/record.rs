@@ -173,10 +173,7 @@ pub(crate) fn read(segment: &[u8], sequence: u64, offset: usize) -> Option<Read>
         Kind::Seal if payload.is_empty() => Record::Seal,
         _ => return None,
     };
-    Some(Read {
-        record,
-        next: offset + record_bytes(payload.len()),
-    })
+    Some(Read { record, next: offset + record_bytes(payload.len()) })
 }
 
 /// The `synced` offset of a valid record at `offset`; `None` if there is no valid one.
@@ -227,8 +224,7 @@ fn write_entry(out: &mut Vec<u8>, entry: &LogEntry) {
         EntryPayload::Membership(membership) => {
             out.push(2);
             // Numbers and lists always encode.
-            let bytes = rota_protocol::codec::encode(&MembershipBytes::from(membership))
-                .unwrap_or_default();
+            let bytes = rota_protocol::codec::encode(&MembershipBytes::from(membership)).unwrap_or_default();
             out.extend_from_slice(&bytes);
         }
     }
@@ -242,8 +238,7 @@ fn read_entry(payload: &[u8]) -> Option<LogEntry> {
             0 if body.is_empty() => EntryPayload::Blank,
             1 => EntryPayload::Normal(Payload(Arc::from(body))),
             2 => {
-                let stored: MembershipBytes =
-                    rota_protocol::codec::decode(body, PAYLOAD_BYTES_MAX).ok()?;
+                let stored: MembershipBytes = rota_protocol::codec::decode(body, PAYLOAD_BYTES_MAX).ok()?;
                 EntryPayload::Membership(stored.membership()?)
             }
             _ => return None,
@@ -258,18 +253,12 @@ mod tests {
     use crate::config::Membership;
 
     pub(crate) fn samples() -> Vec<Record> {
-        let entry = |index, payload| LogEntry {
-            log_id: log_id(7, index),
-            payload,
-        };
+        let entry = |index, payload| LogEntry { log_id: log_id(7, index), payload };
         let membership = Membership::new_with_defaults(vec![[1, 2].into(), [1, 2, 3].into()], [4]);
         vec![
             Record::Entry(entry(0, EntryPayload::Membership(membership))),
             Record::Entry(entry(1, EntryPayload::Blank)),
-            Record::Entry(entry(
-                2,
-                EntryPayload::Normal(Payload(Arc::from(&b"abc"[..]))),
-            )),
+            Record::Entry(entry(2, EntryPayload::Normal(Payload(Arc::from(&b"abc"[..]))))),
             Record::Vote(Vote::new_committed(7, 3)),
             Record::Committed(log_id(7, 2)),
             Record::TruncateAfter(None),
@@ -282,11 +271,7 @@ mod tests {
     fn segment() -> Vec<u8> {
         let mut bytes = vec![0; SEGMENT_HEADER];
         for record in samples() {
-            let place = Place {
-                sequence: 5,
-                offset: bytes.len(),
-                synced: 64,
-            };
+            let place = Place { sequence: 5, offset: bytes.len(), synced: 64 };
             write(&mut bytes, place, &record);
         }
         bytes
@@ -328,10 +313,7 @@ mod tests {
             for bit in 0..8 {
                 let mut bytes = clean.clone();
                 bytes[at] ^= 1 << bit;
-                assert!(
-                    read(&bytes, 5, SEGMENT_HEADER).is_none(),
-                    "byte {at} bit {bit}"
-                );
+                assert!(read(&bytes, 5, SEGMENT_HEADER).is_none(), "byte {at} bit {bit}");
             }
         }
     }

@@ -94,15 +94,8 @@ pub(crate) struct Recovered {
 }
 
 /// Reads all segments of a directory; `None` if there are none.
-pub(crate) fn recover(
-    dir: &Path,
-    owner: Owner,
-    sync: &SyncFn,
-) -> Result<Option<Recovered>, LogError> {
-    let io = |source| LogError::Io {
-        dir: dir.to_owned(),
-        source,
-    };
+pub(crate) fn recover(dir: &Path, owner: Owner, sync: &SyncFn) -> Result<Option<Recovered>, LogError> {
+    let io = |source| LogError::Io { dir: dir.to_owned(), source };
     let segments = segment::list(dir).map_err(io)?;
     let Some(((last, last_path), closed_segments)) = segments.split_last() else {
         return Ok(None);
@@ -119,19 +112,12 @@ pub(crate) fn recover(
                 "a segment that is not the last one does not end with its seal",
             ));
         }
-        closed.push_back(Closed {
-            sequence: *sequence,
-            index_max: scan.index_max,
-        });
+        closed.push_back(Closed { sequence: *sequence, index_max: scan.index_max });
         expected = sequence + 1;
     }
     let scan = scan(last_path, *last, expected, owner, &mut replay).map_err(|e| e.or_io(dir))?;
     replay.check_joined(last_path, scan.end)?;
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(last_path)
-        .map_err(io)?;
+    let file = OpenOptions::new().read(true).write(true).open(last_path).map_err(io)?;
     if scan.dirty {
         tracing::warn!(file = %last_path.display(), offset = scan.end, "cut a torn write off the log's end");
         cut(&file, scan.end, scan.size, sync).map_err(io)?;
@@ -139,12 +125,7 @@ pub(crate) fn recover(
     Ok(Some(Recovered {
         memory: replay.memory,
         closed,
-        active: Active {
-            file,
-            sequence: *last,
-            end: scan.end,
-            index_max: scan.index_max,
-        },
+        active: Active { file, sequence: *last, end: scan.end, index_max: scan.index_max },
         size: scan.size,
         sealed: scan.sealed,
     }))
@@ -165,21 +146,14 @@ enum ScanError {
 impl ScanError {
     fn or_io(self, dir: &Path) -> LogError {
         match self {
-            Self::Io(source) => LogError::Io {
-                dir: dir.to_owned(),
-                source,
-            },
+            Self::Io(source) => LogError::Io { dir: dir.to_owned(), source },
             Self::Log(error) => error,
         }
     }
 }
 
 fn damaged(file: &Path, offset: usize, what: &str) -> LogError {
-    LogError::Damaged {
-        file: file.to_owned(),
-        offset: offset as u64,
-        what: what.to_owned(),
-    }
+    LogError::Damaged { file: file.to_owned(), offset: offset as u64, what: what.to_owned() }
 }
 
 struct Scan {
@@ -199,16 +173,10 @@ fn scan(
     replay: &mut Replay,
 ) -> Result<Scan, ScanError> {
     let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|mut file| file.read_to_end(&mut bytes))
-        .map_err(ScanError::Io)?;
+    File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(ScanError::Io)?;
     let header = check_header(path, &bytes, sequence, owner).map_err(ScanError::Log)?;
     if sequence != expected {
-        return Err(ScanError::Log(damaged(
-            path,
-            0,
-            "the segment before it is missing",
-        )));
+        return Err(ScanError::Log(damaged(path, 0, "the segment before it is missing")));
     }
     let mut offset = SEGMENT_HEADER;
     let mut index_max = None;
@@ -218,9 +186,7 @@ fn scan(
             index_max = index_max.max(Some(entry.log_id.index));
         }
         sealed = read.record == Record::Seal;
-        replay
-            .take(read.record)
-            .map_err(|what| ScanError::Log(damaged(path, offset, what)))?;
+        replay.take(read.record).map_err(|what| ScanError::Log(damaged(path, offset, what)))?;
         offset = read.next;
         if sealed {
             break;
@@ -241,27 +207,13 @@ fn scan(
             at += record::ALIGN;
         }
     }
-    Ok(Scan {
-        end: offset,
-        size: header.size,
-        sealed,
-        dirty,
-        index_max,
-    })
+    Ok(Scan { end: offset, size: header.size, sealed, dirty, index_max })
 }
 
-fn check_header(
-    path: &Path,
-    bytes: &[u8],
-    sequence: u64,
-    owner: Owner,
-) -> Result<SegmentHeader, LogError> {
+fn check_header(path: &Path, bytes: &[u8], sequence: u64, owner: Owner) -> Result<SegmentHeader, LogError> {
     let header = SegmentHeader::from_bytes(bytes).map_err(|fault| match fault {
         HeaderFault::Damaged => damaged(path, 0, "the header's checksum is wrong"),
-        HeaderFault::Format(format) => LogError::Format {
-            file: path.to_owned(),
-            format,
-        },
+        HeaderFault::Format(format) => LogError::Format { file: path.to_owned(), format },
     })?;
     if header.owner != owner {
         return Err(LogError::Foreign {
@@ -271,11 +223,7 @@ fn check_header(
         });
     }
     if header.sequence != sequence || header.size != bytes.len() as u64 {
-        return Err(damaged(
-            path,
-            0,
-            "the header does not fit the file's name or size",
-        ));
+        return Err(damaged(path, 0, "the header does not fit the file's name or size"));
     }
     Ok(header)
 }
@@ -317,17 +265,11 @@ impl Replay {
     /// The entries must follow the purge point without a gap.
     fn check_joined(&self, path: &Path, end: usize) -> Result<(), LogError> {
         let first = self.memory.first_index();
-        let want = self
-            .memory
-            .purged
-            .as_ref()
-            .map_or(0, |purged| purged.index + 1);
+        let want = self.memory.purged.as_ref().map_or(0, |purged| purged.index + 1);
         match first {
-            Some(first) if first != want => Err(damaged(
-                path,
-                end,
-                "entries between the purge point and the first one are missing",
-            )),
+            Some(first) if first != want => {
+                Err(damaged(path, end, "entries between the purge point and the first one are missing"))
+            }
             _ => Ok(()),
         }
     }

@@ -33,12 +33,7 @@ pub(crate) fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
         let sequence = path
             .file_name()
             .and_then(|name| name.to_str())
-            .and_then(|name| {
-                name.strip_prefix("log-")?
-                    .strip_suffix(".seg")?
-                    .parse()
-                    .ok()
-            });
+            .and_then(|name| name.strip_prefix("log-")?.strip_suffix(".seg")?.parse().ok());
         if let Some(sequence) = sequence {
             found.push((sequence, path));
         }
@@ -53,12 +48,7 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
 }
 
 /// Gives a prepared file its header and its name; both are durable on return.
-pub(crate) fn activate(
-    dir: &Path,
-    spare: &Path,
-    header: SegmentHeader,
-    sync: &SyncFn,
-) -> io::Result<File> {
+pub(crate) fn activate(dir: &Path, spare: &Path, header: SegmentHeader, sync: &SyncFn) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).open(spare)?;
     file.write_all_at(&header.to_bytes(), 0)?;
     sync(&file)?;
@@ -71,24 +61,11 @@ pub(crate) fn activate(
 pub(crate) fn create_first(dir: &Path, owner: Owner, size: u64, sync: &SyncFn) -> io::Result<File> {
     let spare = dir.join("spare.seg");
     zero_fill(&spare, size)?;
-    activate(
-        dir,
-        &spare,
-        SegmentHeader {
-            sequence: 1,
-            owner,
-            size,
-        },
-        sync,
-    )
+    activate(dir, &spare, SegmentHeader { sequence: 1, owner, size }, sync)
 }
 
 fn zero_fill(path: &Path, size: u64) -> io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(path)?;
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     let zeros = vec![0; ZEROS];
     let mut left = size;
     while left > 0 {
@@ -133,20 +110,13 @@ impl Spares {
     pub(crate) fn start(dir: &Path, size: u64) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
         for entry in std::fs::read_dir(dir)? {
             let path = entry?.path();
-            let name = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or_default();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if name.starts_with("spare") {
                 std::fs::remove_file(&path)?;
             }
         }
-        let spares = Arc::new(Self {
-            dir: dir.to_owned(),
-            size,
-            state: Mutex::default(),
-            changed: Condvar::new(),
-        });
+        let spares =
+            Arc::new(Self { dir: dir.to_owned(), size, state: Mutex::default(), changed: Condvar::new() });
         let own = spares.clone();
         let thread = std::thread::Builder::new()
             .name("rota-log-spare".into())
@@ -164,10 +134,7 @@ impl Spares {
         let mut state = self.lock();
         while !state.closed {
             if !state.ready.is_empty() {
-                state = self
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             let path = state.name(&self.dir);

@@ -78,24 +78,14 @@ impl RaftLogReader<Rota> for LogStore {
         &mut self,
         range: RB,
     ) -> Result<Vec<LogEntry>, io::Error> {
-        Ok(self
-            .0
-            .memory()
-            .entries
-            .range(range)
-            .map(|(_, entry)| entry.clone())
-            .collect())
+        Ok(self.0.memory().entries.range(range).map(|(_, entry)| entry.clone()).collect())
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
         Ok(self.0.memory().vote)
     }
 
-    async fn limited_get_log_entries(
-        &mut self,
-        start: u64,
-        end: u64,
-    ) -> Result<Vec<LogEntry>, io::Error> {
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<LogEntry>, io::Error> {
         let memory = self.0.memory();
         let mut entries = Vec::new();
         let mut bytes = 0;
@@ -128,9 +118,9 @@ impl RaftLogStorage<Rota> for LogStore {
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
         let (done, durable) = tokio::sync::oneshot::channel();
         self.queue().push(Job::Vote { vote: *vote, done })?;
-        durable.await.map_err(|_| {
-            io::Error::other("the log's writer ended before the vote was durable")
-        })??;
+        durable
+            .await
+            .map_err(|_| io::Error::other("the log's writer ended before the vote was durable"))??;
         self.0.memory().vote = Some(*vote);
         Ok(())
     }
@@ -161,11 +151,7 @@ impl RaftLogStorage<Rota> for LogStore {
                 memory.insert(entry.clone());
             }
         }
-        self.queue().push(Job::Append {
-            entries,
-            bytes,
-            done: callback,
-        })
+        self.queue().push(Job::Append { entries, bytes, done: callback })
     }
 
     async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {

@@ -16,10 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
-const OWNER: Owner = Owner {
-    cluster: ClusterId(0xc1),
-    host: HostId(1),
-};
+const OWNER: Owner = Owner { cluster: ClusterId(0xc1), host: HostId(1) };
 const SEGMENT: u64 = 16 << 10;
 
 struct Bench {
@@ -49,20 +46,13 @@ impl Bench {
     }
 
     fn last_segment(&self) -> PathBuf {
-        segment::list(&self.dir)
-            .expect("lists")
-            .pop()
-            .expect("one")
-            .1
+        segment::list(&self.dir).expect("lists").pop().expect("one").1
     }
 }
 
 fn entry(term: u64, index: u64, bytes: usize) -> LogEntry {
     let body: Vec<u8> = (0..bytes).map(|n| (n as u64 ^ index) as u8 | 1).collect();
-    LogEntry {
-        log_id: log_id(term, index),
-        payload: EntryPayload::Normal(Payload(body.into())),
-    }
+    LogEntry { log_id: log_id(term, index), payload: EntryPayload::Normal(Payload(body.into())) }
 }
 
 async fn append(log: &mut LogStore, entries: Vec<LogEntry>) -> io::Result<()> {
@@ -95,13 +85,9 @@ async fn what_was_written_is_there_after_a_restart() {
     let bench = Bench::new();
     let mut log = bench.open().expect("opens");
     log.save_vote(&Vote::new(3, 2)).await.expect("durable");
-    append(&mut log, (0..10).map(|n| entry(3, n, 100)).collect())
-        .await
-        .expect("durable");
+    append(&mut log, (0..10).map(|n| entry(3, n, 100)).collect()).await.expect("durable");
     log.truncate_after(Some(log_id(3, 6))).await.expect("taken");
-    append(&mut log, vec![entry(4, 7, 0)])
-        .await
-        .expect("durable");
+    append(&mut log, vec![entry(4, 7, 0)]).await.expect("durable");
     log.save_committed(Some(log_id(4, 7))).await.expect("taken");
     log.purge(log_id(3, 1)).await.expect("taken");
     let before = entries(&mut log).await;
@@ -110,10 +96,7 @@ async fn what_was_written_is_there_after_a_restart() {
     let mut log = bench.open().expect("opens again");
     assert_eq!(entries(&mut log).await, before);
     assert_eq!(log.read_vote().await.expect("reads"), Some(Vote::new(3, 2)));
-    assert_eq!(
-        log.read_committed().await.expect("reads"),
-        Some(log_id(4, 7))
-    );
+    assert_eq!(log.read_committed().await.expect("reads"), Some(log_id(4, 7)));
     let state = log.get_log_state().await.expect("reads");
     assert_eq!(state.last_purged_log_id, Some(log_id(3, 1)));
     assert_eq!(state.last_log_id, Some(log_id(4, 7)));
@@ -127,13 +110,9 @@ async fn segments_are_recycled() {
     let mut next = 0;
     for _ in 0..3 {
         let mut log = bench.open().expect("opens");
-        log.save_vote(&Vote::new_committed(2, 1))
-            .await
-            .expect("durable");
+        log.save_vote(&Vote::new_committed(2, 1)).await.expect("durable");
         for _ in 0..60 {
-            append(&mut log, vec![entry(2, next, 1_000)])
-                .await
-                .expect("durable");
+            append(&mut log, vec![entry(2, next, 1_000)]).await.expect("durable");
             next += 1;
             if next % 20 == 0 {
                 log.purge(log_id(2, next - 5)).await.expect("taken");
@@ -145,16 +124,8 @@ async fn segments_are_recycled() {
     }
     let mut log = bench.open().expect("opens");
     let held = entries(&mut log).await;
-    assert_eq!(
-        held,
-        (next - 4..next)
-            .map(|n| entry(2, n, 1_000))
-            .collect::<Vec<_>>()
-    );
-    assert_eq!(
-        log.read_vote().await.expect("reads"),
-        Some(Vote::new_committed(2, 1))
-    );
+    assert_eq!(held, (next - 4..next).map(|n| entry(2, n, 1_000)).collect::<Vec<_>>());
+    assert_eq!(log.read_vote().await.expect("reads"), Some(Vote::new_committed(2, 1)));
     close(log);
 }
 
@@ -163,17 +134,13 @@ async fn segments_are_recycled() {
 async fn a_torn_last_record_is_cut_at_every_byte() {
     let bench = Bench::new();
     let mut log = bench.open().expect("opens");
-    append(&mut log, vec![entry(1, 0, 40), entry(1, 1, 40)])
-        .await
-        .expect("durable");
+    append(&mut log, vec![entry(1, 0, 40), entry(1, 1, 40)]).await.expect("durable");
     close(log);
     let file = bench.last_segment();
     let whole = std::fs::read(&file).expect("reads");
     let start = end_of(&file);
     let mut log = bench.open().expect("opens");
-    append(&mut log, vec![entry(1, 2, 50)])
-        .await
-        .expect("durable");
+    append(&mut log, vec![entry(1, 2, 50)]).await.expect("durable");
     close(log);
     let full = std::fs::read(&file).expect("reads");
     let end = end_of(&file);
@@ -183,18 +150,14 @@ async fn a_torn_last_record_is_cut_at_every_byte() {
         let mut bytes = whole.clone();
         bytes[start..torn].copy_from_slice(&full[start..torn]);
         std::fs::write(&file, &bytes).expect("writes");
-        let mut log = bench
-            .open()
-            .unwrap_or_else(|e| panic!("torn at {torn}: {e}"));
+        let mut log = bench.open().unwrap_or_else(|e| panic!("torn at {torn}: {e}"));
         let kept = entries(&mut log).await.len();
         // The record's own bytes end before the zeros that fill it up.
         let complete = torn >= start + RECORD_HEADER + 17 + 50;
         assert_eq!(kept, if complete { 3 } else { 2 }, "torn at {torn}");
         // What is written next must not be followed by what was cut.
         let next = kept as u64;
-        append(&mut log, vec![entry(1, next, 8)])
-            .await
-            .expect("durable");
+        append(&mut log, vec![entry(1, next, 8)]).await.expect("durable");
         close(log);
         let mut log = bench.open().expect("opens");
         assert_eq!(entries(&mut log).await.len(), kept + 1, "torn at {torn}");
@@ -209,9 +172,7 @@ async fn a_flipped_bit_in_the_middle_is_refused() {
     let mut log = bench.open().expect("opens");
     log.save_vote(&Vote::new(1, 1)).await.expect("durable");
     for n in 0..3 {
-        append(&mut log, vec![entry(1, n, 64)])
-            .await
-            .expect("durable");
+        append(&mut log, vec![entry(1, n, 64)]).await.expect("durable");
     }
     close(log);
     let file = bench.last_segment();
@@ -238,26 +199,17 @@ async fn a_flipped_bit_in_the_middle_is_refused() {
 async fn a_write_that_was_torn_in_its_middle_is_cut() {
     let bench = Bench::new();
     let mut log = bench.open().expect("opens");
-    append(&mut log, vec![entry(1, 0, 64)])
-        .await
-        .expect("durable");
+    append(&mut log, vec![entry(1, 0, 64)]).await.expect("durable");
     let start = end_of(&bench.last_segment());
-    append(&mut log, (1..5).map(|n| entry(1, n, 64)).collect())
-        .await
-        .expect("durable");
+    append(&mut log, (1..5).map(|n| entry(1, n, 64)).collect()).await.expect("durable");
     close(log);
     damage(&bench.last_segment(), start + 20, &[0; 30]);
     let mut log = bench.open().expect("cut");
     assert_eq!(entries(&mut log).await, vec![entry(1, 0, 64)]);
-    append(&mut log, vec![entry(2, 1, 64)])
-        .await
-        .expect("durable");
+    append(&mut log, vec![entry(2, 1, 64)]).await.expect("durable");
     close(log);
     let mut log = bench.open().expect("opens");
-    assert_eq!(
-        entries(&mut log).await,
-        vec![entry(1, 0, 64), entry(2, 1, 64)]
-    );
+    assert_eq!(entries(&mut log).await, vec![entry(1, 0, 64), entry(2, 1, 64)]);
     close(log);
 }
 
@@ -267,30 +219,13 @@ async fn wrong_files_are_refused_by_name() {
     let bench = Bench::new();
     let mut log = bench.open().expect("opens");
     for n in 0..40 {
-        append(&mut log, vec![entry(1, n, 1_000)])
-            .await
-            .expect("durable");
+        append(&mut log, vec![entry(1, n, 1_000)]).await.expect("durable");
     }
     close(log);
-    let stranger = Owner {
-        host: HostId(2),
-        ..OWNER
-    };
-    assert!(matches!(
-        bench.open_as(stranger, sync_data()),
-        Err(LogError::Foreign {
-            host: HostId(1),
-            ..
-        })
-    ));
-    let elsewhere = Owner {
-        cluster: ClusterId(0xc2),
-        ..OWNER
-    };
-    assert!(matches!(
-        bench.open_as(elsewhere, sync_data()),
-        Err(LogError::Foreign { .. })
-    ));
+    let stranger = Owner { host: HostId(2), ..OWNER };
+    assert!(matches!(bench.open_as(stranger, sync_data()), Err(LogError::Foreign { host: HostId(1), .. })));
+    let elsewhere = Owner { cluster: ClusterId(0xc2), ..OWNER };
+    assert!(matches!(bench.open_as(elsewhere, sync_data()), Err(LogError::Foreign { .. })));
 
     let files = segment::list(&bench.dir).expect("lists");
     assert!(files.len() >= 3);
@@ -330,10 +265,7 @@ async fn a_wiped_log_is_refused() {
 #[tokio::test]
 async fn a_failed_fsync_is_final() {
     let bench = Bench::new();
-    let (fails, tries) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicU64::new(0)),
-    );
+    let (fails, tries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let (failing, counting) = (fails.clone(), tries.clone());
     let sync: SyncFn = Arc::new(move |file| {
         counting.fetch_add(1, Ordering::SeqCst);
@@ -354,9 +286,7 @@ async fn a_failed_fsync_is_final() {
         }),
     })
     .expect("opens");
-    append(&mut log, vec![entry(1, 0, 10)])
-        .await
-        .expect("durable");
+    append(&mut log, vec![entry(1, 0, 10)]).await.expect("durable");
     fails.store(true, Ordering::SeqCst);
     assert!(append(&mut log, vec![entry(1, 1, 10)]).await.is_err());
     let tried = tries.load(Ordering::SeqCst);
@@ -364,19 +294,13 @@ async fn a_failed_fsync_is_final() {
     assert!(append(&mut log, vec![entry(1, 2, 10)]).await.is_err());
     assert!(log.save_vote(&Vote::new(9, 1)).await.is_err());
     assert_eq!(tries.load(Ordering::SeqCst), tried);
-    assert_eq!(
-        told.lock().expect("not poisoned").as_deref(),
-        Some("planted")
-    );
+    assert_eq!(told.lock().expect("not poisoned").as_deref(), Some("planted"));
     close(log);
 }
 
 /// What queues up during a disk write goes out with one fsync, and each caller still hears of its own entries.
 #[tokio::test]
-#[expect(
-    clippy::await_holding_lock,
-    reason = "it holds up the writer's thread, on which nothing here waits"
-)]
+#[expect(clippy::await_holding_lock, reason = "it holds up the writer's thread, on which nothing here waits")]
 async fn waiting_appends_share_one_fsync() {
     let bench = Bench::new();
     let (gate, tries) = (Arc::new(Mutex::new(())), Arc::new(AtomicU64::new(0)));
@@ -393,9 +317,7 @@ async fn waiting_appends_share_one_fsync() {
         let _closed = gate.lock().expect("not poisoned");
         for n in 0..50 {
             let (done, durable) = Rota::oneshot();
-            log.append(vec![entry(1, n, 10)], IOFlushed::signal(done))
-                .await
-                .expect("taken");
+            log.append(vec![entry(1, n, 10)], IOFlushed::signal(done)).await.expect("taken");
             // Readable before it is durable: replication does not wait for the local disk.
             assert_eq!(entries(&mut log).await.len() as u64, n + 1);
             waiting.push(durable);
@@ -416,9 +338,7 @@ async fn a_log_that_ends_with_its_seal_goes_on() {
     let mut log = bench.open().expect("opens");
     let mut next = 0;
     while segment::list(&bench.dir).expect("lists").len() < 2 {
-        append(&mut log, vec![entry(1, next, 1_000)])
-            .await
-            .expect("durable");
+        append(&mut log, vec![entry(1, next, 1_000)]).await.expect("durable");
         next += 1;
     }
     close(log);
@@ -426,9 +346,7 @@ async fn a_log_that_ends_with_its_seal_goes_on() {
     let mut log = bench.open().expect("opens");
     let kept = entries(&mut log).await.len() as u64;
     assert!(kept < next);
-    append(&mut log, vec![entry(1, kept, 10)])
-        .await
-        .expect("durable");
+    append(&mut log, vec![entry(1, kept, 10)]).await.expect("durable");
     close(log);
     let mut log = bench.open().expect("opens");
     assert_eq!(entries(&mut log).await.len() as u64, kept + 1);

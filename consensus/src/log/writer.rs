@@ -177,9 +177,7 @@ impl Writer {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.active
-            .file
-            .write_all_at(&self.buffer, self.active.end as u64)?;
+        self.active.file.write_all_at(&self.buffer, self.active.end as u64)?;
         self.active.end += self.buffer.len();
         self.buffer.clear();
         Ok(())
@@ -203,23 +201,11 @@ impl Writer {
 
     fn open_next(&mut self) -> io::Result<()> {
         let spare = self.spares.take()?;
-        let header = SegmentHeader {
-            sequence: self.active.sequence + 1,
-            owner: self.owner,
-            size: self.size,
-        };
+        let header = SegmentHeader { sequence: self.active.sequence + 1, owner: self.owner, size: self.size };
         let file = segment::activate(&self.dir, &spare, header, &self.sync)?;
-        let next = Active {
-            file,
-            sequence: header.sequence,
-            end: SEGMENT_HEADER,
-            index_max: None,
-        };
+        let next = Active { file, sequence: header.sequence, end: SEGMENT_HEADER, index_max: None };
         let old = std::mem::replace(&mut self.active, next);
-        self.closed.push_back(Closed {
-            sequence: old.sequence,
-            index_max: old.index_max,
-        });
+        self.closed.push_back(Closed { sequence: old.sequence, index_max: old.index_max });
         self.synced = SEGMENT_HEADER;
         let carried = [
             self.purged.map(Record::Purge),
@@ -236,14 +222,9 @@ impl Writer {
     fn drop_purged(&mut self) -> io::Result<()> {
         let purged = self.purged.as_ref().map(|id| id.index);
         let mut dropped = false;
-        while self
-            .closed
-            .front()
-            .is_some_and(|segment| segment.index_max <= purged)
-        {
+        while self.closed.front().is_some_and(|segment| segment.index_max <= purged) {
             if let Some(segment) = self.closed.pop_front() {
-                self.spares
-                    .recycle(&segment::path(&self.dir, segment.sequence))?;
+                self.spares.recycle(&segment::path(&self.dir, segment.sequence))?;
                 dropped = true;
             }
         }
@@ -255,15 +236,8 @@ impl Writer {
 
     /// Leaves word beside the log's directory that this host has voted, before it first does.
     fn mark(&mut self) -> io::Result<()> {
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&self.marker)?;
-        let text = format!(
-            "host {} of cluster {} has voted\n",
-            self.owner.host, self.owner.cluster
-        );
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&self.marker)?;
+        let text = format!("host {} of cluster {} has voted\n", self.owner.host, self.owner.cluster);
         file.write_all_at(text.as_bytes(), 0)?;
         file.sync_all()?;
         if let Some(parent) = self.marker.parent() {

@@ -44,10 +44,7 @@ async fn deposed(mut leadership: watch::Receiver<Leadership>, route: Leadership)
     // An error means that this peer stops; the answer is lost just as well.
     let _ = leadership
         .wait_for(|now| {
-            now.term != route.term
-                || now
-                    .leader
-                    .is_some_and(|leader| Some(leader) != route.leader)
+            now.term != route.term || now.leader.is_some_and(|leader| Some(leader) != route.leader)
         })
         .await;
 }
@@ -62,14 +59,9 @@ pub(super) fn write(
 ) -> BoxFuture<'static, Landed> {
     Box::pin(async move {
         if log.0.is_full() {
-            let error = PublicError::new(
-                ErrorCode::StorageFull,
-                "the leader's disk has no room for log entries",
-            );
-            return Landed {
-                batch,
-                landing: Landing::Refused(error.retry_after(1_000)),
-            };
+            let error =
+                PublicError::new(ErrorCode::StorageFull, "the leader's disk has no room for log entries");
+            return Landed { batch, landing: Landing::Refused(error.retry_after(1_000)) };
         }
         let count: usize = batch.iter().map(|item| item.count).sum();
         let (responder, done) = ProgressResponder::<Rota, _>::complete_only();
@@ -79,10 +71,7 @@ pub(super) fn write(
             .responder(responder)
             .await;
         if submitted.is_err() {
-            return Landed {
-                batch,
-                landing: Landing::NotDelivered,
-            };
+            return Landed { batch, landing: Landing::NotDelivered };
         }
         let landing = tokio::select! {
             biased;
@@ -108,15 +97,9 @@ pub(super) fn forward(
     Box::pin(async move {
         let count: usize = batch.iter().map(|item| item.count).sum();
         let latest = batch.iter().map(|item| item.deadline).max();
-        let left = latest.map_or(Duration::ZERO, |latest| {
-            latest.saturating_duration_since(Instant::now())
-        });
+        let left = latest.map_or(Duration::ZERO, |latest| latest.saturating_duration_since(Instant::now()));
         let proposals = batch.iter_mut().flat_map(Item::take_proposals).collect();
-        let call = link.call(
-            leader,
-            PeerRequest::Propose { proposals },
-            left.min(FORWARD_TTL_MAX),
-        );
+        let call = link.call(leader, PeerRequest::Propose { proposals }, left.min(FORWARD_TTL_MAX));
         let landing = tokio::select! {
             biased;
             answer = call => match answer {

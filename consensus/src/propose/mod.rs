@@ -121,16 +121,13 @@ impl Proposals {
         }
         let mut bytes = Vec::new();
         for proposal in &proposals {
-            let one = codec::encode(proposal)
-                .map_err(|e| PublicError::new(ErrorCode::Internal, e.to_string()))?;
+            let one =
+                codec::encode(proposal).map_err(|e| PublicError::new(ErrorCode::Internal, e.to_string()))?;
             bytes.extend_from_slice(&one);
         }
         let limit = ENTRY_BYTES_MAX - ENTRY_HEAD_BYTES_MAX;
         if bytes.len() > limit {
-            return Err(too_large(format!(
-                "proposals of {} bytes exceed the limit of {limit}",
-                bytes.len()
-            )));
+            return Err(too_large(format!("proposals of {} bytes exceed the limit of {limit}", bytes.len())));
         }
         let mut term = term;
         if term.is_none() && proposals.iter().any(is_leader_bound) {
@@ -142,11 +139,7 @@ impl Proposals {
         }
         // Empty calls take a byte, so that a flood of them is bounded too.
         let weight = u32::try_from(bytes.len().max(1)).unwrap_or(u32::MAX);
-        let room = self
-            .room
-            .clone()
-            .try_acquire_many_owned(weight)
-            .map_err(|_| busy())?;
+        let room = self.room.clone().try_acquire_many_owned(weight).map_err(|_| busy())?;
         let (sender, answer) = oneshot::channel();
         let stage = Arc::new(AtomicU8::new(stage::WAITING));
         let item = Item {

@@ -16,10 +16,7 @@ pub(super) fn is_safe(proposal: &Proposal) -> bool {
 /// Whether a proposal rests on what its leader knew: another leader must never commit it. An expiry above all: the
 /// next leader may have acknowledged a renewal of the same epoch.
 pub(super) fn is_leader_bound(proposal: &Proposal) -> bool {
-    matches!(
-        proposal.command,
-        Command::Expire { .. } | Command::CommitPlan { .. }
-    )
+    matches!(proposal.command, Command::Expire { .. } | Command::CommitPlan { .. })
 }
 
 /// Why another peer may not have this proposed here: it speaks for its own host only, and what rests on a leader's
@@ -61,15 +58,8 @@ mod tests {
     fn proposal(index: u32) -> Proposal {
         Proposal {
             request: RequestId(u128::from(index)),
-            actor: Actor {
-                user: "ann".into(),
-                tenant: "lab".into(),
-                role: Role::Submitter,
-            },
-            command: Command::Cancel {
-                job: JobId(7),
-                index: Some(index),
-            },
+            actor: Actor { user: "ann".into(), tenant: "lab".into(), role: Role::Submitter },
+            command: Command::Cancel { job: JobId(7), index: Some(index) },
         }
     }
 
@@ -80,18 +70,11 @@ mod tests {
             usage: rota_protocol::command::TokenUse::Join { host_name: None },
             expires_at_ms: 0,
         };
-        let with = |request, command| Proposal {
-            request,
-            command,
-            ..proposal(0)
-        };
+        let with = |request, command| Proposal { request, command, ..proposal(0) };
         assert!(is_safe(&with(RequestId::NONE, proposal(1).command)));
         assert!(!is_safe(&with(RequestId::NONE, mint.clone())));
         assert!(is_safe(&with(RequestId(1), mint)));
-        let expire = Command::Expire {
-            host: HostId(1),
-            epoch: rota_protocol::LeaseEpoch(1),
-        };
+        let expire = Command::Expire { host: HostId(1), epoch: rota_protocol::LeaseEpoch(1) };
         assert!(is_leader_bound(&with(RequestId::NONE, expire)));
     }
 }

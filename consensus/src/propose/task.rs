@@ -126,13 +126,7 @@ impl Run {
                     leadership,
                 ));
             } else {
-                self.flying.push(forward(
-                    self.with.link.clone(),
-                    batch,
-                    leader,
-                    route,
-                    leadership,
-                ));
+                self.flying.push(forward(self.with.link.clone(), batch, leader, route, leadership));
             }
         }
     }
@@ -163,8 +157,8 @@ impl Run {
         let mut batch = Vec::new();
         let (mut bytes, mut count) = (ENTRY_HEAD_BYTES_MAX, 0);
         while let Some(next) = self.waiting.front() {
-            let fits = bytes + next.bytes.len() <= ENTRY_BYTES_MAX
-                && count + next.count <= ENTRY_PROPOSALS_MAX;
+            let fits =
+                bytes + next.bytes.len() <= ENTRY_BYTES_MAX && count + next.count <= ENTRY_PROPOSALS_MAX;
             if !fits && !batch.is_empty() {
                 break;
             }
@@ -188,12 +182,8 @@ impl Run {
 
     /// The bytes of `Entry { format, at_ms, proposals }`, put together from what is encoded already.
     fn entry(&mut self, batch: &[Item]) -> Vec<u8> {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        self.at_ms = self
-            .at_ms
-            .max(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.at_ms = self.at_ms.max(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
         let count: usize = batch.iter().map(|item| item.count).sum();
         entry_bytes(self.at_ms, count, batch.iter().map(|item| &item.bytes[..]))
     }
@@ -272,15 +262,8 @@ mod tests {
     fn proposal(index: u32) -> Proposal {
         Proposal {
             request: RequestId(u128::from(index)),
-            actor: Actor {
-                user: "ann".into(),
-                tenant: "lab".into(),
-                role: Role::Submitter,
-            },
-            command: Command::Cancel {
-                job: JobId(7),
-                index: Some(index),
-            },
+            actor: Actor { user: "ann".into(), tenant: "lab".into(), role: Role::Submitter },
+            command: Command::Cancel { job: JobId(7), index: Some(index) },
         }
     }
 
@@ -289,22 +272,10 @@ mod tests {
     fn entries_are_put_together_exactly() {
         for count in [0, 1, 3, 300] {
             let proposals: Vec<_> = (0..count).map(proposal).collect();
-            let encoded: Vec<_> = proposals
-                .iter()
-                .map(|p| codec::encode(p).expect("encodes"))
-                .collect();
+            let encoded: Vec<_> = proposals.iter().map(|p| codec::encode(p).expect("encodes")).collect();
             let at_ms = 1_790_000_000_000;
-            let made = entry_bytes(
-                at_ms,
-                proposals.len(),
-                encoded.iter().map(|bytes| &bytes[..]),
-            );
-            let whole = codec::encode(&Entry {
-                format: LOG_FORMAT,
-                at_ms,
-                proposals,
-            })
-            .expect("encodes");
+            let made = entry_bytes(at_ms, proposals.len(), encoded.iter().map(|bytes| &bytes[..]));
+            let whole = codec::encode(&Entry { format: LOG_FORMAT, at_ms, proposals }).expect("encodes");
             assert_eq!(made, whole);
             assert_eq!(made.first().copied().map(u16::from), Some(LOG_FORMAT));
         }

@@ -9,18 +9,12 @@ use std::time::Duration;
 async fn an_isolated_leader_is_replaced_and_nothing_acknowledged_is_lost() {
     let cluster = Cluster::of(3).await;
     let old = cluster.leader().await;
-    let before = cluster
-        .submit(old, cluster.request())
-        .await
-        .expect("accepted");
+    let before = cluster.submit(old, cluster.request()).await.expect("accepted");
     let rest = cluster.others(old);
     cluster.hub.isolate(old, rest.clone());
 
     let new = cluster.leader_among(&rest).await;
-    let after = cluster
-        .submit(new, cluster.request())
-        .await
-        .expect("accepted");
+    let after = cluster.submit(new, cluster.request()).await.expect("accepted");
     assert!(after > before, "ids are never used twice");
     for job in [before, after] {
         assert!(cluster.peers[&new].read(|state| state.job(job).is_some()));
@@ -38,10 +32,7 @@ async fn a_leader_without_a_quorum_says_so() {
     cluster.hub.isolate(old, cluster.others(old));
     let mut leadership = cluster.peers[&old].leadership();
     let lapsed = leadership.wait_for(|now| !now.leading && now.leader.is_none());
-    tokio::time::timeout(PATIENCE, lapsed)
-        .await
-        .expect("lapses")
-        .expect("runs");
+    tokio::time::timeout(PATIENCE, lapsed).await.expect("lapses").expect("runs");
 }
 
 /// A planned change of leader is far quicker than an election, and loses nothing.
@@ -50,20 +41,11 @@ async fn leadership_is_handed_over_on_request() {
     let cluster = Cluster::of(3).await;
     let old = cluster.leader().await;
     let to = cluster.others(old)[0];
-    cluster.peers[&old]
-        .transfer_leader(Some(to))
-        .await
-        .expect("handed over");
+    cluster.peers[&old].transfer_leader(Some(to)).await.expect("handed over");
     assert_eq!(cluster.leader_among(&[to]).await, to);
-    cluster
-        .submit(old, cluster.request())
-        .await
-        .expect("accepted");
+    cluster.submit(old, cluster.request()).await.expect("accepted");
     let stranger = cluster.peers[&to].transfer_leader(Some(HostId(99))).await;
-    assert_eq!(
-        stranger.map_err(|e| e.code),
-        Err(rota_protocol::ErrorCode::Conflict)
-    );
+    assert_eq!(stranger.map_err(|e| e.code), Err(rota_protocol::ErrorCode::Conflict));
 }
 
 /// Fault P2: all stop, all start, all agree.
@@ -73,12 +55,7 @@ async fn a_cluster_that_was_stopped_whole_comes_back_whole() {
     let leader = cluster.leader().await;
     let mut jobs = Vec::new();
     for _ in 0..20 {
-        jobs.push(
-            cluster
-                .submit(leader, cluster.request())
-                .await
-                .expect("accepted"),
-        );
+        jobs.push(cluster.submit(leader, cluster.request()).await.expect("accepted"));
     }
     let ids = cluster.ids();
     for id in &ids {
@@ -93,10 +70,7 @@ async fn a_cluster_that_was_stopped_whole_comes_back_whole() {
     for id in &ids {
         let mut recovered = cluster.peers[id].recovered();
         let done = recovered.wait_for(|done| *done);
-        tokio::time::timeout(Duration::from_secs(10), done)
-            .await
-            .expect("recovers")
-            .expect("runs");
+        tokio::time::timeout(Duration::from_secs(10), done).await.expect("recovers").expect("runs");
     }
 }
 

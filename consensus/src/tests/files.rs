@@ -19,14 +19,8 @@ async fn a_wiped_host_does_not_start() {
     cluster.stop(wiped).await;
     std::fs::remove_dir_all(cluster.path(wiped)).expect("wiped");
     let refused = cluster.start(wiped).await;
-    assert!(
-        matches!(refused, Err(StartError::Log(LogError::Wiped { .. }))),
-        "{refused:?}"
-    );
-    cluster
-        .submit(leader, cluster.request())
-        .await
-        .expect("the others go on");
+    assert!(matches!(refused, Err(StartError::Log(LogError::Wiped { .. }))), "{refused:?}");
+    cluster.submit(leader, cluster.request()).await.expect("the others go on");
 }
 
 /// Fault D13: two hosts' files were swapped; neither takes part.
@@ -43,10 +37,7 @@ async fn swapped_files_are_refused() {
     std::fs::rename(&aside, &path_b).expect("moves");
     for id in [a, b] {
         let refused = cluster.start(id).await;
-        assert!(
-            matches!(refused, Err(StartError::Log(LogError::Foreign { .. }))),
-            "{refused:?}"
-        );
+        assert!(matches!(refused, Err(StartError::Log(LogError::Foreign { .. }))), "{refused:?}");
     }
 }
 
@@ -67,21 +58,54 @@ async fn a_failed_fsync_is_reported_and_nothing_is_acknowledged() {
     };
     let cluster = Cluster::found_with(tuning).await;
     let peer = cluster.peer(1);
-    cluster
-        .submit(HostId(1), cluster.request())
-        .await
-        .expect("accepted");
+    cluster.submit(HostId(1), cluster.request()).await.expect("accepted");
     fails.store(true, Ordering::SeqCst);
     let mut failed = peer.failed();
-    let refused = peer
-        .propose(vec![super::job(cluster.request())], PATIENCE)
-        .await;
-    assert!(matches!(
-        refused.map_err(|e| e.code),
-        Err(ErrorCode::Unknown | ErrorCode::NoLeader)
-    ));
+    let refused = peer.propose(vec![super::job(cluster.request())], PATIENCE).await;
+    assert!(matches!(refused.map_err(|e| e.code), Err(ErrorCode::Unknown | ErrorCode::NoLeader)));
     let told = tokio::time::timeout(PATIENCE, failed.wait_for(Option::is_some)).await;
     assert!(told.expect("told").is_ok());
+}
+
+/// Fault D6: without room for the next segment, proposals are refused by name, the rest goes on, and so do
+/// proposals once there is room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_refuses_proposals_until_there_is_room() {
+    let tuning = Tuning { segment_bytes: 64 << 10, ..Tuning::default() };
+    let cluster = Cluster::found_with(tuning).await;
+    let peer = cluster.peer(1);
+    // Directories where the next segments would be: as far as the log can see, the disk refuses them.
+    let dir = cluster.path(HostId(1));
+    let blocks: Vec<_> = (2..200).map(|n| dir.join(format!("spare-{n}.seg"))).collect();
+    for block in &blocks {
+        std::fs::create_dir(block).expect("made");
+    }
+    let submit = async || {
+        let accepted = peer.propose(vec![super::job(cluster.request())], PATIENCE).await;
+        accepted.map(|_| ()).map_err(|e| e.code)
+    };
+    let full = async {
+        loop {
+            match submit().await {
+                Ok(()) => {}
+                Err(code) => return code,
+            }
+        }
+    };
+    let code = tokio::time::timeout(PATIENCE, full).await.expect("full");
+    assert_eq!(code, ErrorCode::StorageFull);
+    assert!(peer.status().storage_full);
+    peer.read_barrier(PATIENCE).await.expect("it still leads");
+    assert_eq!(*peer.failed().borrow(), None);
+    for block in &blocks {
+        std::fs::remove_dir(block).expect("removed");
+    }
+    let again = async {
+        while submit().await.is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.expect("room again");
 }
 
 /// Fault R7: an entry of a newer format halts the peer; it is never skipped.
@@ -90,22 +114,14 @@ async fn an_entry_of_a_newer_format_halts_the_peer() {
     let cluster = Cluster::found().await;
     let peer = cluster.peer(1);
     let before = peer.fingerprint();
-    let newer = Entry {
-        format: 2,
-        at_ms: 1,
-        proposals: Vec::new(),
-    };
+    let newer = Entry { format: 2, at_ms: 1, proposals: Vec::new() };
     let bytes = rota_protocol::codec::encode(&newer).expect("encodes");
     let written = peer.0.raft.client_write(Payload(bytes.into())).await;
     assert!(written.is_err());
     let mut failed = peer.failed();
     let told = tokio::time::timeout(PATIENCE, failed.wait_for(Option::is_some)).await;
     assert!(told.expect("told").is_ok());
-    assert_eq!(
-        peer.fingerprint(),
-        before,
-        "nothing was applied in its place"
-    );
+    assert_eq!(peer.fingerprint(), before, "nothing was applied in its place");
 }
 
 /// Everyone who watches hears of what an entry changed, once, in order.
@@ -115,10 +131,7 @@ async fn watchers_hear_of_changes_in_order() {
     let mut events = cluster.peer(1).events();
     let mut last = 0;
     for _ in 0..5 {
-        let job = cluster
-            .submit(HostId(1), cluster.request())
-            .await
-            .expect("accepted");
+        let job = cluster.submit(HostId(1), cluster.request()).await.expect("accepted");
         let note: Arc<AppliedNote> = events.recv().await.expect("a note");
         assert!(note.index > last && !note.resync);
         last = note.index;

@@ -24,19 +24,9 @@ async fn voters_grow_with_the_cluster() {
 async fn a_learner_is_a_full_peer() {
     let cluster = Cluster::of(4).await;
     let leader = cluster.leader().await;
-    let learner = *cluster.peers[&leader]
-        .status()
-        .learners
-        .first()
-        .expect("one of four follows");
-    let job = cluster
-        .submit(learner, cluster.request())
-        .await
-        .expect("accepted");
-    cluster.peers[&learner]
-        .read_barrier(super::PATIENCE)
-        .await
-        .expect("a quorum");
+    let learner = *cluster.peers[&leader].status().learners.first().expect("one of four follows");
+    let job = cluster.submit(learner, cluster.request()).await.expect("accepted");
+    cluster.peers[&learner].read_barrier(super::PATIENCE).await.expect("a quorum");
     assert!(cluster.peers[&learner].read(|state| state.job(job).is_some()));
     let own = cluster.peers[&learner].leadership();
     assert!(!own.borrow().leading);

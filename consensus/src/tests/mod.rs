@@ -1,7 +1,9 @@
 //! Whole peers in one process, over the memory link, on real files.
 
+mod churn;
 mod failover;
 mod files;
+mod golden;
 mod membership;
 mod proposals;
 mod reads;
@@ -26,11 +28,7 @@ pub(crate) const CLUSTER: ClusterId = ClusterId(0xc1);
 /// Longest that anything here may take; only a failed test waits for it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-const TIMINGS: Timings = Timings {
-    heartbeat_ms: 40,
-    election_min_ms: 150,
-    election_max_ms: 300,
-};
+const TIMINGS: Timings = Timings { heartbeat_ms: 40, election_min_ms: 150, election_max_ms: 300 };
 
 /// Peers that know each other.
 pub(crate) struct Cluster {
@@ -44,11 +42,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// One founder.
     pub(crate) async fn found() -> Self {
-        Self::found_with(Tuning {
-            segment_bytes: 1 << 20,
-            ..Tuning::default()
-        })
-        .await
+        Self::found_with(Tuning { segment_bytes: 1 << 20, ..Tuning::default() }).await
     }
 
     pub(crate) async fn found_with(tuning: Tuning) -> Self {
@@ -60,11 +54,7 @@ impl Cluster {
             requests: AtomicU64::new(1),
         };
         cluster.start(HostId(1)).await.expect("starts");
-        cluster
-            .peer(1)
-            .found(create(CLUSTER))
-            .await
-            .expect("founds");
+        cluster.peer(1).found(create(CLUSTER)).await.expect("founds");
         cluster
     }
 
@@ -88,12 +78,7 @@ impl Cluster {
     }
 
     pub(crate) async fn start(&mut self, id: HostId) -> Result<(), StartError> {
-        let config = ConsensusConfig {
-            host: id,
-            cluster: CLUSTER,
-            dir: self.path(id),
-            timings: TIMINGS,
-        };
+        let config = ConsensusConfig { host: id, cluster: CLUSTER, dir: self.path(id), timings: TIMINGS };
         let peer = start::start(config, self.tuning.clone(), self.hub.link(id)).await?;
         self.hub.put(id, peer.clone());
         self.peers.insert(id, peer);
@@ -125,10 +110,7 @@ impl Cluster {
             })
         });
         let first = futures_util::future::select_all(waits);
-        tokio::time::timeout(PATIENCE, first)
-            .await
-            .expect("a leader")
-            .0
+        tokio::time::timeout(PATIENCE, first).await.expect("a leader").0
     }
 
     pub(crate) async fn leader(&self) -> HostId {
@@ -136,10 +118,7 @@ impl Cluster {
     }
 
     pub(crate) fn others(&self, id: HostId) -> Vec<HostId> {
-        self.ids()
-            .into_iter()
-            .filter(|other| *other != id)
-            .collect()
+        self.ids().into_iter().filter(|other| *other != id).collect()
     }
 
     /// Runs membership steps until nothing is left to do.
@@ -156,9 +135,7 @@ impl Cluster {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, until)
-            .await
-            .expect("settles");
+        tokio::time::timeout(PATIENCE, until).await.expect("settles");
     }
 
     pub(crate) fn request(&self) -> RequestId {
@@ -168,28 +145,13 @@ impl Cluster {
     async fn admit(&self, n: u64) -> HostId {
         let token = [n as u8; 32];
         let usage = TokenUse::Join { host_name: None };
-        let mint = Command::MintToken {
-            token,
-            usage,
-            expires_at_ms: u64::MAX,
-        };
-        let admit = Command::AdmitHost {
-            token,
-            host_name: format!("h{n}"),
-            addr: format!("127.0.0.1:{n}"),
-        };
+        let mint = Command::MintToken { token, usage, expires_at_ms: u64::MAX };
+        let admit = Command::AdmitHost { token, host_name: format!("h{n}"), addr: format!("127.0.0.1:{n}") };
         let proposals = [mint, admit]
-            .map(|command| Proposal {
-                request: self.request(),
-                actor: Actor::system(),
-                command,
-            })
+            .map(|command| Proposal { request: self.request(), actor: Actor::system(), command })
             .to_vec();
         let leader = self.leader().await;
-        let outcomes = self.peers[&leader]
-            .propose(proposals, PATIENCE)
-            .await
-            .expect("admits");
+        let outcomes = self.peers[&leader].propose(proposals, PATIENCE).await.expect("admits");
         match &outcomes[..] {
             [Outcome::Done, Outcome::HostAdmitted { host }] => *host,
             other => panic!("not admitted: {other:?}"),
@@ -197,14 +159,8 @@ impl Cluster {
     }
 
     /// Submits a job at a peer.
-    pub(crate) async fn submit(
-        &self,
-        at: HostId,
-        request: RequestId,
-    ) -> Result<JobId, PublicError> {
-        let outcomes = self.peers[&at]
-            .propose(vec![job(request)], PATIENCE)
-            .await?;
+    pub(crate) async fn submit(&self, at: HostId, request: RequestId) -> Result<JobId, PublicError> {
+        let outcomes = self.peers[&at].propose(vec![job(request)], PATIENCE).await?;
         match &outcomes[..] {
             [Outcome::Submitted { job }] => Ok(*job),
             other => panic!("not submitted: {other:?}"),
@@ -214,18 +170,12 @@ impl Cluster {
     /// Waits until these peers have applied the same index, and compares their states there.
     pub(crate) async fn assert_equal(&self, ids: &[HostId]) {
         let leader = self.leader_among(ids).await;
-        let index = self.peers[&leader]
-            .read_barrier(PATIENCE)
-            .await
-            .expect("a quorum");
+        let index = self.peers[&leader].read_barrier(PATIENCE).await.expect("a quorum");
         let mut prints = BTreeSet::new();
         for id in ids {
             let mut applied = self.peers[id].applied();
             let reached = applied.wait_for(|done| *done >= index);
-            tokio::time::timeout(PATIENCE, reached)
-                .await
-                .expect("catches up")
-                .expect("runs");
+            tokio::time::timeout(PATIENCE, reached).await.expect("catches up").expect("runs");
             prints.insert(self.peers[id].fingerprint());
         }
         assert_eq!(prints.len(), 1, "states differ: {prints:?}");
@@ -259,9 +209,5 @@ pub(crate) fn job(request: RequestId) -> Proposal {
         retries: 0,
         uid_gid: None,
     };
-    Proposal {
-        request,
-        actor: Actor::system(),
-        command: Command::Submit { spec },
-    }
+    Proposal { request, actor: Actor::system(), command: Command::Submit { spec } }
 }

@@ -18,9 +18,7 @@ async fn a_lost_answer_that_is_asked_again_gives_the_same_job() {
     let follower = cluster.others(leader)[0];
     let request = cluster.request();
     cluster.hub.lose_answers(leader, 1);
-    let lost = cluster.peers[&follower]
-        .propose(vec![job(request)], Duration::from_millis(300))
-        .await;
+    let lost = cluster.peers[&follower].propose(vec![job(request)], Duration::from_millis(300)).await;
     assert_eq!(
         lost.map_err(|e| e.code),
         Err(ErrorCode::Unknown),
@@ -45,9 +43,7 @@ async fn forwards_under_way_are_proposed_again_when_the_leader_changes() {
     cluster.hub.freeze(old);
     // With a deadline far beyond the test's patience: only the change of leader can end it.
     let hour = Duration::from_secs(3_600);
-    let forwards = rest
-        .iter()
-        .map(|id| cluster.peers[id].propose(vec![job(cluster.request())], hour));
+    let forwards = rest.iter().map(|id| cluster.peers[id].propose(vec![job(cluster.request())], hour));
     let done = tokio::time::timeout(PATIENCE, futures_util::future::join_all(forwards)).await;
     for outcome in done.expect("promptly") {
         outcome.expect("accepted by the new leader");
@@ -75,15 +71,9 @@ async fn the_old_leaders_own_writes_are_proposed_again() {
     cluster.leader_among(&rest).await;
     cluster.hub.heal();
     // A submit without a request id must not be tried twice: its caller is told the truth.
-    let once = tokio::time::timeout(PATIENCE, once)
-        .await
-        .expect("promptly")
-        .expect("runs");
+    let once = tokio::time::timeout(PATIENCE, once).await.expect("promptly").expect("runs");
     assert_eq!(once.map_err(|e| e.code), Err(ErrorCode::Unknown));
-    let again = tokio::time::timeout(PATIENCE, again)
-        .await
-        .expect("promptly")
-        .expect("runs");
+    let again = tokio::time::timeout(PATIENCE, again).await.expect("promptly").expect("runs");
     again.expect("accepted by the new leader");
     cluster.assert_equal(&cluster.ids()).await;
 }
@@ -101,9 +91,8 @@ async fn a_minority_says_that_it_has_no_leader() {
         .await
         .expect("lapses")
         .expect("runs");
-    let refused = cluster.peers[&leader]
-        .propose(vec![job(cluster.request())], Duration::from_millis(100))
-        .await;
+    let refused =
+        cluster.peers[&leader].propose(vec![job(cluster.request())], Duration::from_millis(100)).await;
     assert_eq!(refused.map_err(|e| e.code), Err(ErrorCode::NoLeader));
 }
 
@@ -135,17 +124,9 @@ async fn too_much_for_one_entry_is_refused() {
     if let Command::Submit { spec } = &mut heavy.command {
         spec.argv = vec![vec![b'a'; 100_000]; 6];
     }
-    let error = peer
-        .propose(vec![heavy], PATIENCE)
-        .await
-        .expect_err("too large");
+    let error = peer.propose(vec![heavy], PATIENCE).await.expect_err("too large");
     assert_eq!(error.code, ErrorCode::TooLarge);
-    assert!(
-        peer.propose(vec![], PATIENCE)
-            .await
-            .expect("nothing to do")
-            .is_empty()
-    );
+    assert!(peer.propose(vec![], PATIENCE).await.expect("nothing to do").is_empty());
 }
 
 /// An expiry is its leader's own: it is not forwarded, not taken from others, and not carried into another term.
@@ -157,36 +138,18 @@ async fn an_expiry_stays_in_its_leaders_term() {
     let expire = Proposal {
         request: RequestId::NONE,
         actor: Actor::system(),
-        command: Command::Expire {
-            host: HostId(3),
-            epoch: LeaseEpoch(0),
-        },
+        command: Command::Expire { host: HostId(3), epoch: LeaseEpoch(0) },
     };
-    let code =
-        |result: Result<Vec<_>, rota_protocol::PublicError>| result.map(|_| ()).map_err(|e| e.code);
-    let refused = cluster.peers[&follower]
-        .propose(vec![expire.clone()], PATIENCE)
-        .await;
+    let code = |result: Result<Vec<_>, rota_protocol::PublicError>| result.map(|_| ()).map_err(|e| e.code);
+    let refused = cluster.peers[&follower].propose(vec![expire.clone()], PATIENCE).await;
     assert_eq!(code(refused), Err(ErrorCode::NoLeader));
     let term = cluster.peers[&leader].leadership().borrow().term;
-    let past = cluster.peers[&leader]
-        .propose_in_term(term - 1, vec![expire.clone()], PATIENCE)
-        .await;
+    let past = cluster.peers[&leader].propose_in_term(term - 1, vec![expire.clone()], PATIENCE).await;
     assert_eq!(code(past), Err(ErrorCode::NoLeader));
-    let now = cluster.peers[&leader]
-        .propose_in_term(term, vec![expire.clone()], PATIENCE)
-        .await;
+    let now = cluster.peers[&leader].propose_in_term(term, vec![expire.clone()], PATIENCE).await;
     assert_eq!(code(now), Ok(()));
     let link = cluster.hub.link(follower);
-    let forged = link
-        .call(
-            leader,
-            PeerRequest::Propose {
-                proposals: vec![expire],
-            },
-            PATIENCE,
-        )
-        .await;
+    let forged = link.call(leader, PeerRequest::Propose { proposals: vec![expire] }, PATIENCE).await;
     assert!(matches!(forged, Ok(PeerReply::Refused(error)) if error.code == ErrorCode::Forbidden));
 }
 
@@ -194,13 +157,32 @@ async fn an_expiry_stays_in_its_leaders_term() {
 async fn founding_is_idempotent_and_only_once() {
     let cluster = Cluster::found().await;
     let peer = cluster.peer(1);
-    peer.found(create(super::CLUSTER))
-        .await
-        .expect("the same again");
-    let other = peer
-        .found(create(ClusterId(0xbad)))
-        .await
-        .expect_err("another");
+    peer.found(create(super::CLUSTER)).await.expect("the same again");
+    let other = peer.found(create(ClusterId(0xbad))).await.expect_err("another");
     assert_eq!(other.code, ErrorCode::Conflict);
     assert_eq!(peer.read(|state| state.hosts().count()), 1);
+}
+
+/// A peer that cannot get rid of its proposals takes no more of them, and says so at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_whose_queue_is_full_says_that_it_is_busy() {
+    let cluster = Cluster::of(3).await;
+    let leader = cluster.leader().await;
+    cluster.hub.isolate(leader, cluster.others(leader));
+    let wait = Duration::from_millis(500);
+    let calls = (0..12_000).map(|_| cluster.peers[&leader].propose(vec![job(cluster.request())], wait));
+    let mut busy = 0;
+    for answer in futures_util::future::join_all(calls).await {
+        match answer {
+            Err(error) if error.code == ErrorCode::Busy => {
+                busy += 1;
+                assert!(error.retry_after_ms.is_some());
+            }
+            Err(error) => {
+                assert!(matches!(error.code, ErrorCode::NoLeader | ErrorCode::Unknown), "{error}");
+            }
+            Ok(_) => panic!("a minority acknowledged"),
+        }
+    }
+    assert!(busy > 0);
 }

@@ -11,10 +11,7 @@ async fn a_follower_reads_what_was_acknowledged_elsewhere() {
     let leader = cluster.leader().await;
     for follower in cluster.others(leader) {
         for _ in 0..20 {
-            let job = cluster
-                .submit(leader, cluster.request())
-                .await
-                .expect("accepted");
+            let job = cluster.submit(leader, cluster.request()).await.expect("accepted");
             let peer = &cluster.peers[&follower];
             peer.read_barrier(PATIENCE).await.expect("a quorum");
             assert!(peer.read(|state| state.job(job).is_some()));
@@ -28,16 +25,10 @@ async fn a_stale_leader_serves_no_read() {
     let cluster = Cluster::of(3).await;
     let old = cluster.leader().await;
     let rest = cluster.others(old);
-    cluster.peers[&old]
-        .confirm_quorum()
-        .await
-        .expect("it leads");
+    cluster.peers[&old].confirm_quorum().await.expect("it leads");
     cluster.hub.isolate(old, rest.clone());
     let new = cluster.leader_among(&rest).await;
-    let job = cluster
-        .submit(new, cluster.request())
-        .await
-        .expect("accepted");
+    let job = cluster.submit(new, cluster.request()).await.expect("accepted");
 
     let stale = &cluster.peers[&old];
     let confirmed = stale.confirm_quorum().await;
@@ -46,10 +37,7 @@ async fn a_stale_leader_serves_no_read() {
     assert_eq!(read.map_err(|e| e.code), Err(ErrorCode::NoLeader));
 
     cluster.hub.heal();
-    stale
-        .read_barrier(PATIENCE)
-        .await
-        .expect("it follows again");
+    stale.read_barrier(PATIENCE).await.expect("it follows again");
     assert!(stale.read(|state| state.job(job).is_some()));
 }
 
@@ -86,10 +74,7 @@ async fn readers_share_rounds() {
 async fn a_single_peer_reads_alone() {
     let cluster = Cluster::found().await;
     let peer = cluster.peer(1);
-    let job = cluster
-        .submit(super::HostId(1), cluster.request())
-        .await
-        .expect("accepted");
+    let job = cluster.submit(super::HostId(1), cluster.request()).await.expect("accepted");
     let index = peer.read_barrier(PATIENCE).await.expect("a quorum of one");
     assert!(index > 0);
     assert!(peer.read(|state| state.job(job).is_some()));

@@ -9,22 +9,15 @@ use rota_protocol::command::Command;
 use rota_protocol::ids::ClusterId;
 use rota_protocol::peer::{PeerReply, PeerRequest, RaftCall};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn tiny() -> Tuning {
-    Tuning {
-        segment_bytes: 64 << 10,
-        snapshot_entries: 20,
-        keep_entries: 2,
-        ..Tuning::default()
-    }
+    Tuning { segment_bytes: 64 << 10, snapshot_entries: 20, keep_entries: 2, ..Tuning::default() }
 }
 
 async fn submit_many(cluster: &Cluster, at: HostId, count: usize) {
     for _ in 0..count {
-        cluster
-            .submit(at, cluster.request())
-            .await
-            .expect("accepted");
+        cluster.submit(at, cluster.request()).await.expect("accepted");
     }
 }
 
@@ -39,10 +32,7 @@ async fn a_follower_behind_the_purge_catches_up_by_snapshot() {
     let mut events = asleep.events();
     let first_kept = || cluster.peers[&leader].0.log.0.memory().first_index();
     while first_kept() <= Some(asleep.status().last_log + 1) {
-        cluster
-            .submit(leader, cluster.request())
-            .await
-            .expect("accepted");
+        cluster.submit(leader, cluster.request()).await.expect("accepted");
     }
     cluster.hub.put(late, asleep);
     cluster.assert_equal(&cluster.ids()).await;
@@ -59,6 +49,35 @@ async fn a_follower_behind_the_purge_catches_up_by_snapshot() {
     cluster.assert_equal(&cluster.ids()).await;
 }
 
+/// Fault R4: messages of the transfer are lost one after the other, and it arrives all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_arrives_through_lost_messages() {
+    let mut cluster = Cluster::found_with(tiny()).await;
+    let heavy = || {
+        let mut heavy = job(cluster.request());
+        if let Command::Submit { spec } = &mut heavy.command {
+            spec.argv.push(vec![b'x'; 40_000]);
+        }
+        heavy
+    };
+    for _ in 0..30 {
+        let accepted = cluster.peer(1).propose(vec![heavy()], PATIENCE).await;
+        accepted.expect("accepted");
+    }
+    let seen = Arc::new(AtomicU64::new(0));
+    let counting = seen.clone();
+    cluster.hub.lose(move |request| {
+        // Every second piece, so that each has to be sent again.
+        matches!(request, PeerRequest::Raft { call: RaftCall::Snapshot, .. })
+            && counting.fetch_add(1, Ordering::SeqCst).is_multiple_of(2)
+    });
+    cluster.grow(2).await;
+    cluster.assert_equal(&cluster.ids()).await;
+    let pieces = cluster.peer(1).0.machine.snapshot_bytes() / CHUNK_BYTES as u64;
+    assert!(pieces >= 5, "it was not large enough: {pieces}");
+    assert!(seen.load(Ordering::SeqCst) > 2 * pieces);
+}
+
 /// Fault R5: from a snapshot and the log behind it a peer comes back to the very same state.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_from_snapshot_and_log_gives_the_same_state() {
@@ -71,11 +90,7 @@ async fn a_restart_from_snapshot_and_log_gives_the_same_state() {
         cluster.stop(me).await;
         cluster.start(me).await.expect("starts again");
         cluster.leader().await;
-        cluster
-            .peer(1)
-            .read_barrier(PATIENCE)
-            .await
-            .expect("a quorum of one");
+        cluster.peer(1).read_barrier(PATIENCE).await.expect("a quorum of one");
         assert_eq!(cluster.peer(1).read(|state| state.jobs().count()), before);
     }
     let status = cluster.peer(1).status();
@@ -85,12 +100,8 @@ async fn a_restart_from_snapshot_and_log_gives_the_same_state() {
 /// A log that is heavy rather than long is cut as well: memory is bounded by bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_heavy_log_is_cut_by_its_bytes() {
-    let tuning = Tuning {
-        segment_bytes: 1 << 20,
-        snapshot_log_bytes: 64 << 10,
-        keep_entries: 1,
-        ..Tuning::default()
-    };
+    let tuning =
+        Tuning { segment_bytes: 1 << 20, snapshot_log_bytes: 64 << 10, keep_entries: 1, ..Tuning::default() };
     let cluster = Cluster::found_with(tuning).await;
     let submit = async || {
         let mut heavy = job(cluster.request());
@@ -99,10 +110,7 @@ async fn a_heavy_log_is_cut_by_its_bytes() {
         }
         let accepted = cluster.peer(1).propose(vec![heavy], PATIENCE).await;
         accepted.expect("accepted");
-        (
-            cluster.peer(1).0.log.0.memory().bytes(),
-            cluster.peer(1).0.machine.snapshot_bytes(),
-        )
+        (cluster.peer(1).0.log.0.memory().bytes(), cluster.peer(1).0.machine.snapshot_bytes())
     };
     for _ in 0..30 {
         submit().await;
@@ -135,27 +143,12 @@ async fn a_damaged_snapshot_is_refused_at_start() {
     cluster.stop(me).await;
     let place = current_path(&cluster.path(me));
     let whole = std::fs::read(&place).expect("a snapshot");
-    for at in [
-        0,
-        9,
-        13,
-        20,
-        33,
-        41,
-        45,
-        61,
-        70,
-        whole.len() / 2,
-        whole.len() - 1,
-    ] {
+    for at in [0, 9, 13, 20, 33, 41, 45, 61, 70, whole.len() / 2, whole.len() - 1] {
         let mut bytes = whole.clone();
         bytes[at] ^= 1;
         std::fs::write(&place, &bytes).expect("writes");
         let refused = cluster.start(me).await;
-        assert!(
-            matches!(refused, Err(StartError::Snapshot(_))),
-            "byte {at}: {refused:?}"
-        );
+        assert!(matches!(refused, Err(StartError::Snapshot(_))), "byte {at}: {refused:?}");
     }
     for len in [0, 10, 64, whole.len() - 1] {
         std::fs::write(&place, &whole[..len]).expect("writes");
@@ -179,10 +172,7 @@ async fn chunks_are_checked_before_anything_is_installed() {
     let vote = Vote::new_committed(term, 1);
     let link = cluster.hub.link(leader);
     let send = async |chunk: Chunk| -> Result<ChunkReply, String> {
-        let request = PeerRequest::Raft {
-            call: RaftCall::Snapshot,
-            body: wire::encode(&chunk),
-        };
+        let request = PeerRequest::Raft { call: RaftCall::Snapshot, body: wire::encode(&chunk) };
         match link.call(learner, request, PATIENCE).await {
             Ok(PeerReply::Raft { body }) => wire::decode(&body).map_err(|e| e.to_string()),
             other => Err(format!("{other:?}")),
@@ -195,20 +185,10 @@ async fn chunks_are_checked_before_anything_is_installed() {
     let first = Chunk::new(&vote, total, 0, piece.clone());
     let second = Chunk::new(&vote, total, CHUNK_BYTES as u64, piece.clone());
     let third = Chunk::new(&vote, total, 2 * CHUNK_BYTES as u64, piece.clone());
-    assert_eq!(
-        next(send(second.clone()).await),
-        Some((0, false)),
-        "begins at the beginning"
-    );
-    assert_eq!(
-        next(send(first.clone()).await),
-        Some((CHUNK_BYTES as u64, false))
-    );
-    assert_eq!(next(send(third.clone()).await), Some((0, false)), "a gap");
-    assert_eq!(
-        next(send(second.clone()).await),
-        Some((2 * CHUNK_BYTES as u64, false))
-    );
+    assert_eq!(next(send(second.clone()).await), Some((0, false)), "begins at the beginning");
+    assert_eq!(next(send(first.clone()).await), Some((CHUNK_BYTES as u64, false)));
+    assert_eq!(next(send(third.clone()).await), Some((CHUNK_BYTES as u64, false)), "a gap");
+    assert_eq!(next(send(second.clone()).await), Some((2 * CHUNK_BYTES as u64, false)));
     assert_eq!(next(send(third).await), Some((total, false)));
     let question = Chunk::new(&vote, total, total, Vec::new());
     assert!(send(question).await.is_err(), "whole, and not a snapshot");
@@ -219,11 +199,7 @@ async fn chunks_are_checked_before_anything_is_installed() {
     bomb.total = u64::MAX;
     assert!(send(bomb).await.is_err());
     let late = Chunk::new(&Vote::new_committed(term - 1, 1), total, 0, piece.clone());
-    assert_eq!(
-        next(send(late).await),
-        Some((0, true)),
-        "an old leader is told to stop"
-    );
+    assert_eq!(next(send(late).await), Some((0, true)), "an old leader is told to stop");
     let forged = Chunk::new(&Vote::new_committed(term, 9), total, 0, piece);
     assert!(send(forged).await.is_err(), "in another host's name");
 

@@ -18,10 +18,7 @@ impl StoreBuilder<Rota, LogStore, Machine, TempDir> for Stores {
         let dir = tempfile::tempdir().expect("a directory");
         let log = log::open(LogConfig {
             dir: dir.path().join("raft"),
-            owner: Owner {
-                cluster: CLUSTER,
-                host: HostId(0),
-            },
+            owner: Owner { cluster: CLUSTER, host: HostId(0) },
             segment_bytes: 64 << 10,
             sync: log::sync_data(),
             on_failure: Box::new(|error| panic!("{error}")),
@@ -34,7 +31,5 @@ impl StoreBuilder<Rota, LogStore, Machine, TempDir> for Stores {
 
 #[tokio::test]
 async fn openrafts_own_suite_passes() {
-    Suite::test_all(Stores)
-        .await
-        .expect("every test of the suite");
+    Suite::test_all(Stores).await.expect("every test of the suite");
 }
