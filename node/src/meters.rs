@@ -13,16 +13,12 @@ use std::time::Duration;
 
 /// Jobs by state. Label `state`.
 pub const JOBS: &str = "rota_jobs";
-/// Tasks that wait.
-pub const TASKS_PENDING: &str = "rota_tasks_pending";
 /// This host's devices. Label `health`: `healthy`, `unknown`, `dirty`, `lost`.
 pub const DEVICES: &str = "rota_devices";
 /// Live attempts on this host.
 pub const ATTEMPTS_LIVE: &str = "rota_attempts_live";
-/// Attempts that ended on this host. Label `end`: `succeeded`, `failed`, `cancelled`, `lost`.
+/// Attempts that ended on this host. Label `end`: `succeeded`, `failed`, `cancelled`, ...
 pub const ATTEMPTS_ENDED: &str = "rota_attempts_ended_total";
-/// From the grant's apply to the task's process.
-pub const LAUNCH_SECONDS: &str = "rota_launch_seconds";
 
 /// 1 while this peer leads.
 pub const RAFT_LEADING: &str = "rota_raft_leading";
@@ -32,13 +28,9 @@ pub const RAFT_TERM: &str = "rota_raft_term";
 pub const RAFT_APPLIED: &str = "rota_raft_applied_index";
 /// Times that this peer saw the leader change.
 pub const LEADER_CHANGES: &str = "rota_leader_changes_total";
-/// From a proposal to its outcome. Label `result`: `ok`, `refused`, `timeout`, `busy`.
-pub const PROPOSE_SECONDS: &str = "rota_propose_seconds";
-/// One durable write of the log.
-pub const LOG_SYNC_SECONDS: &str = "rota_log_sync_seconds";
 /// One planner round on the leader.
 pub const PLAN_SECONDS: &str = "rota_plan_seconds";
-/// Moves of plans. Label `result`: `accepted`, `refused`.
+/// Moves that plans proposed.
 pub const PLAN_MOVES: &str = "rota_plan_moves_total";
 
 /// Lease renewals of this host. Label `result`: `ok`, `failed`.
@@ -47,7 +39,7 @@ pub const LEASE_RENEWALS: &str = "rota_lease_renewals_total";
 pub const LEASE_REMAINING_SECONDS: &str = "rota_lease_remaining_seconds";
 /// Members seen by gossip. Label `state`: `alive`, `suspect`, `down`.
 pub const GOSSIP_MEMBERS: &str = "rota_gossip_members";
-/// Requests of clients. Labels `request` (a fixed word) and `result`: `ok`, `refused`.
+/// Requests of clients, streams aside. Labels `kind`: `read`, `write`; `result`: `ok`, `refused`.
 pub const API_SECONDS: &str = "rota_api_request_seconds";
 
 /// Busy share of a device's compute units, 0 to 1. Label `uuid`.
@@ -103,21 +95,17 @@ const fn metric(name: &'static str, kind: Kind, unit: Unit, help: &'static str) 
 }
 
 /// Every metric.
-pub const ALL: [Metric; 30] = [
+pub const ALL: [Metric; 26] = [
     metric(JOBS, Kind::Gauge, Unit::Count, "Jobs by state"),
-    metric(TASKS_PENDING, Kind::Gauge, Unit::Count, "Tasks that wait"),
     metric(DEVICES, Kind::Gauge, Unit::Count, "Devices of this host by health"),
     metric(ATTEMPTS_LIVE, Kind::Gauge, Unit::Count, "Live attempts on this host"),
     metric(ATTEMPTS_ENDED, Kind::Counter, Unit::Count, "Attempts that ended on this host"),
-    metric(LAUNCH_SECONDS, Kind::Histogram, Unit::Seconds, "From a grant to the task's process"),
     metric(RAFT_LEADING, Kind::Gauge, Unit::Count, "1 while this peer leads"),
     metric(RAFT_TERM, Kind::Gauge, Unit::Count, "The raft term"),
     metric(RAFT_APPLIED, Kind::Gauge, Unit::Count, "Last log index applied here"),
     metric(LEADER_CHANGES, Kind::Counter, Unit::Count, "Changes of the leader seen here"),
-    metric(PROPOSE_SECONDS, Kind::Histogram, Unit::Seconds, "From a proposal to its outcome"),
-    metric(LOG_SYNC_SECONDS, Kind::Histogram, Unit::Seconds, "One durable write of the log"),
     metric(PLAN_SECONDS, Kind::Histogram, Unit::Seconds, "One planner round"),
-    metric(PLAN_MOVES, Kind::Counter, Unit::Count, "Moves of plans by result"),
+    metric(PLAN_MOVES, Kind::Counter, Unit::Count, "Moves that plans proposed"),
     metric(LEASE_RENEWALS, Kind::Counter, Unit::Count, "Lease renewals by result"),
     metric(LEASE_REMAINING_SECONDS, Kind::Gauge, Unit::Seconds, "Time until the lease ends"),
     metric(GOSSIP_MEMBERS, Kind::Gauge, Unit::Count, "Members seen by gossip"),
@@ -290,13 +278,13 @@ mod tests {
     fn histograms_have_buckets_and_hostile_labels_stay_on_their_line() {
         let (recorder, meters) = Meters::local().expect("fair buckets");
         metrics::with_local_recorder(&recorder, || {
-            metrics::histogram!(PROPOSE_SECONDS, "result" => "ok").record(0.003);
+            metrics::histogram!(PLAN_SECONDS).record(0.003);
             metrics::gauge!(DEVICE_BUSY, "uuid" => "a\"b\nrota_fake 1").set(0.5);
         });
         let text = meters.render();
-        assert!(text.contains("rota_propose_seconds_bucket{result=\"ok\",le=\"0.005\"} 1"), "{text}");
-        assert!(text.contains("rota_propose_seconds_bucket{result=\"ok\",le=\"0.0025\"} 0"), "{text}");
-        assert!(text.contains("# TYPE rota_propose_seconds histogram"), "{text}");
+        assert!(text.contains("rota_plan_seconds_bucket{le=\"0.005\"} 1"), "{text}");
+        assert!(text.contains("rota_plan_seconds_bucket{le=\"0.0025\"} 0"), "{text}");
+        assert!(text.contains("# TYPE rota_plan_seconds histogram"), "{text}");
         assert!(!text.lines().any(|line| line.starts_with("rota_fake")), "{text}");
         assert!(text.contains("rota_build_info{version="), "{text}");
     }

@@ -87,6 +87,8 @@ impl Actor for Devices {
 
 async fn look(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorProcessingErr> {
     let facts = state.inventory.refresh().await;
+    let stuck = u32::try_from(state.inventory.stuck()).unwrap_or(u32::MAX);
+    metrics::gauge!(crate::meters::PROBES_STUCK).set(f64::from(stuck));
     if state.facts.as_ref() == Some(&facts) {
         return Ok(());
     }

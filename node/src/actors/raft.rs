@@ -109,8 +109,13 @@ async fn follow_commits(node: Arc<Node>) {
 /// Wakes those whose work depends on who leads.
 async fn follow_leadership(node: Arc<Node>) {
     let mut leadership = node.consensus.leadership();
+    let mut last = None;
     loop {
         let now = leadership.borrow_and_update().clone();
+        if now.leader.is_some() && now.leader != last {
+            metrics::counter!(crate::meters::LEADER_CHANGES).increment(1);
+            last = now.leader;
+        }
         tracing::info!(leader = ?now.leader, term = now.term, leading = now.leading, "leadership");
         metrics::gauge!(crate::meters::RAFT_LEADING).set(if now.leading { 1.0 } else { 0.0 });
         node.doors.renewer.knock(super::renewer::Msg::Now);

@@ -137,8 +137,22 @@ fn ended(state: &mut State, record: ExitRecord) {
     if matches!(local.state, LocalState::Ended(_)) {
         return;
     }
+    metrics::counter!(crate::meters::ATTEMPTS_ENDED, "end" => end_word(&record.end)).increment(1);
     state.outbox.ended(record.token, record.end.clone(), record.ran_ms);
     local.state = LocalState::Ended(record);
+}
+
+/// For the metric: a word from a fixed set.
+fn end_word(end: &AttemptEnd) -> &'static str {
+    match end {
+        AttemptEnd::Exited { code: 0 } => "succeeded",
+        AttemptEnd::Exited { .. } | AttemptEnd::Signalled { .. } => "failed",
+        AttemptEnd::TimeLimit => "time_limit",
+        AttemptEnd::Cancelled => "cancelled",
+        AttemptEnd::Preempted => "preempted",
+        AttemptEnd::LaunchFailed { .. } => "launch_failed",
+        AttemptEnd::Fenced | AttemptEnd::Lost | AttemptEnd::Vanished { .. } => "lost",
+    }
 }
 
 async fn compare(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorProcessingErr> {

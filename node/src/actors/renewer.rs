@@ -122,7 +122,10 @@ async fn renew(state: &mut State) {
         lease.as_mut().and_then(|own| own.holder.send(clock::boottime_ms()))
     };
     let Some(renewal) = renewal else { return };
-    match ask(state, renewal.epoch).await {
+    let reply = ask(state, renewal.epoch).await;
+    let result = if matches!(reply, Some(PeerReply::Renewed)) { "ok" } else { "failed" };
+    metrics::counter!(crate::meters::LEASE_RENEWALS, "result" => result).increment(1);
+    match reply {
         Some(PeerReply::Renewed) => {
             let mut lease = state.node.lease.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(own) = lease.as_mut()

@@ -8,6 +8,7 @@ use rota_protocol::api::{ApiAnswer, ApiCall, ApiReply, ApiRequest};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::frame::{FrameKind, Hello, VERSION_MAX, VERSION_MIN, negotiate};
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -109,21 +110,25 @@ async fn take_calls<R: AsyncRead + Unpin>(
 }
 
 async fn answer(node: &Arc<Node>, caller: Caller, request: ApiRequest, answers: Answers) {
-    let result = match request {
+    let started = Instant::now();
+    let (kind, result) = match request {
         ApiRequest::Watch { job } => return read::watch(node, &caller, job, answers).await,
         ApiRequest::Logs { job, index, attempt, stream, offset, follow } => {
             let wanted = logs::Wanted { job, index, attempt, stream, offset, follow };
             return logs::stream(node, &caller, wanted, answers).await;
         }
-        ApiRequest::Authenticate { .. } => Ok(ApiReply::Done), // Taken by the session.
+        ApiRequest::Authenticate { .. } => ("read", Ok(ApiReply::Done)), // Taken by the session.
         request @ (ApiRequest::Submit { .. }
         | ApiRequest::Cancel { .. }
         | ApiRequest::Signal { .. }
         | ApiRequest::Drain { .. }
         | ApiRequest::Undrain { .. }
-        | ApiRequest::MintToken { .. }) => write::answer(node, &caller, request).await,
-        request => read::answer(node, &caller, request).await,
+        | ApiRequest::MintToken { .. }) => ("write", write::answer(node, &caller, request).await),
+        request => ("read", read::answer(node, &caller, request).await),
     };
+    let outcome = if result.is_ok() { "ok" } else { "refused" };
+    metrics::histogram!(crate::meters::API_SECONDS, "kind" => kind, "result" => outcome)
+        .record(started.elapsed().as_secs_f64());
     answers.send(false, result).await;
 }
 
