@@ -304,8 +304,12 @@ impl Consensus {
             task.abort();
             let _ = task.await;
         }
-        let log = self.0.log.clone();
-        let _ = tokio::task::spawn_blocking(move || log.0.close()).await;
+        let (log, machine) = (self.0.log.clone(), self.0.machine.clone());
+        let close = move || {
+            machine.close();
+            log.0.close();
+        };
+        let _ = tokio::task::spawn_blocking(close).await;
     }
 }
 

@@ -47,11 +47,36 @@ pub(crate) struct Shared {
     applied: watch::Sender<u64>,
     /// The snapshot that counts; the lock also orders changes of the file's name.
     current: Mutex<Option<(SnapshotMeta, SnapshotFile)>>,
+    /// Held while snapshot files are written; true once they must not be any more.
+    closed: Mutex<bool>,
     dir: PathBuf,
     cluster: ClusterId,
 }
 
 impl Shared {
+    /// Waits for a snapshot that is being written, and refuses further ones. Blocks.
+    pub(crate) fn close(&self) {
+        *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Runs work on snapshot files beside the runtime's own threads, one at a time.
+    async fn on_disk<T: Send + 'static>(
+        self: Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, SnapshotFault> + Send + 'static,
+    ) -> io::Result<T> {
+        let worked = tokio::task::spawn_blocking(move || {
+            let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+            if *closed {
+                return Err(SnapshotFault::Io(io::Error::other("this peer is stopping")));
+            }
+            work(&self)
+        });
+        worked.await.map_err(io::Error::other)?.map_err(|fault| match fault {
+            SnapshotFault::Io(error) => error,
+            other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
+        })
+    }
+
     fn replica(&self) -> RwLockReadGuard<'_, Replica> {
         // A panic in apply ends the raft core, and with it the process; until then reads show what was there.
         self.replica.read().unwrap_or_else(PoisonError::into_inner)
@@ -138,6 +163,7 @@ impl Machine {
             events: broadcast::Sender::new(EVENTS_BEHIND_MAX),
             applied: watch::Sender::new(applied),
             current: Mutex::new(current),
+            closed: Mutex::new(false),
             dir: dir.to_owned(),
             cluster,
         })))
@@ -226,18 +252,16 @@ impl RaftStateMachine<Rota> for Machine {
         meta: &SnapshotMeta,
         snapshot: SnapshotFile,
     ) -> Result<(), io::Error> {
-        let shared = self.0.clone();
-        let cluster = shared.cluster;
         let want = meta.clone();
-        let state = blocking(move || {
-            let (found, state) = snapshot.load(cluster)?;
+        let install = move |shared: &Shared| {
+            let (found, state) = snapshot.load(shared.cluster)?;
             if found != want {
                 return Err(SnapshotFault::Damaged("it is not the snapshot that was announced".into()));
             }
             shared.adopt(found, &snapshot.path)?;
             Ok(state)
-        })
-        .await?;
+        };
+        let state = self.0.clone().on_disk(install).await?;
         let index = state.applied_index();
         *self.0.replica_mut() =
             Replica { state, last: meta.last_log_id, membership: meta.last_membership.clone() };
@@ -264,9 +288,8 @@ impl RaftSnapshotBuilder<Rota> for Builder {
     type SnapshotData = SnapshotFile;
 
     async fn build_snapshot(&mut self) -> Result<openraft::alias::SnapshotOf<Rota, SnapshotFile>, io::Error> {
-        let shared = self.shared.clone();
         let replica = self.replica.clone();
-        blocking(move || {
+        let build = move |shared: &Shared| {
             let meta = SnapshotMeta { last_log_id: replica.last, last_membership: replica.membership };
             let bytes = snapshot_file::to_bytes(shared.cluster, &meta, &replica.state)?;
             let path = shared.dir.join("snapshot-new.tmp");
@@ -276,17 +299,7 @@ impl RaftSnapshotBuilder<Rota> for Builder {
             let (meta, snapshot) =
                 current.clone().ok_or_else(|| SnapshotFault::Damaged("it vanished".into()))?;
             Ok(Snapshot { meta, snapshot })
-        })
-        .await
+        };
+        self.shared.clone().on_disk(build).await
     }
-}
-
-/// Runs disk work beside the runtime's own threads.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, SnapshotFault> + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?.map_err(|fault| match fault {
-        SnapshotFault::Io(error) => error,
-        other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
-    })
 }
