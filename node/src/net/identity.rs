@@ -7,10 +7,10 @@
 
 use super::ca::{self, CaError, Fingerprint};
 use super::files::{self, FileError};
+use super::pem::{check_chain, check_pair, malformed, one_certificate, one_key};
 use rota_protocol::limits::NAME_BYTES_MAX;
 use rota_protocol::{ClusterId, HostId};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::Deserialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -20,9 +20,9 @@ use std::time::SystemTime;
 /// The directory inside the data directory.
 const DIR: &str = "identity";
 const CLUSTER: &str = "cluster.toml";
-const CA: &str = "ca.pem";
+pub(super) const CA: &str = "ca.pem";
 const CA_KEY: &str = "ca-key.pem";
-const HOST: &str = "host.pem";
+pub(super) const HOST: &str = "host.pem";
 const HOST_KEY: &str = "host-key.pem";
 /// The format of `cluster.toml`.
 const FORMAT: u32 = 1;
@@ -370,70 +370,4 @@ impl fmt::Debug for Identity {
             .field("ca", &self.ca_fingerprint())
             .finish_non_exhaustive()
     }
-}
-
-fn malformed(path: &Path, what: &str) -> IdentityError {
-    IdentityError::Malformed { path: path.to_owned(), what: what.to_owned() }
-}
-
-fn one_certificate(path: &Path, pem: &str) -> Result<CertificateDer<'static>, IdentityError> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
-    let all = all.map_err(|e| malformed(path, &format!("not a PEM certificate: {e}")))?;
-    match <[_; 1]>::try_from(all) {
-        Ok([one]) => Ok(one),
-        Err(all) => Err(malformed(path, &format!("holds {} certificates, not one", all.len()))),
-    }
-}
-
-fn one_key(path: &Path, pem: &str) -> Result<PrivateKeyDer<'static>, IdentityError> {
-    let all: Result<Vec<_>, _> = PrivateKeyDer::pem_slice_iter(pem.as_bytes()).collect();
-    let all = all.map_err(|e| malformed(path, &format!("not a PEM key: {e}")))?;
-    match <[_; 1]>::try_from(all) {
-        Ok([one]) => Ok(one),
-        Err(all) => Err(malformed(path, &format!("holds {} keys, not one", all.len()))),
-    }
-}
-
-fn check_pair(
-    dir: &Path,
-    (certificate_name, certificate): (&str, &CertificateDer<'static>),
-    (key_name, key): (&str, &PrivateKeyDer<'static>),
-) -> Result<(), IdentityError> {
-    let signing = super::tls::provider()
-        .key_provider
-        .load_private_key(key.clone_key())
-        .map_err(|e| malformed(&dir.join(key_name), &format!("not a usable key: {e}")))?;
-    rustls::sign::CertifiedKey::new(vec![certificate.clone()], signing).keys_match().map_err(|_| {
-        IdentityError::KeyMismatch { key: dir.join(key_name), certificate: dir.join(certificate_name) }
-    })
-}
-
-fn check_chain(
-    dir: &Path,
-    ca: &CertificateDer<'_>,
-    certificate: &CertificateDer<'_>,
-    now: SystemTime,
-) -> Result<(), IdentityError> {
-    let path = dir.join(HOST);
-    let anchor = webpki::anchor_from_trusted_cert(ca)
-        .map_err(|e| malformed(&dir.join(CA), &format!("not an authority's certificate: {e}")))?;
-    let parsed = webpki::EndEntityCert::try_from(certificate)
-        .map_err(|e| malformed(&path, &format!("not a certificate: {e}")))?;
-    let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    parsed
-        .verify_for_usage(
-            super::tls::provider().signature_verification_algorithms.all,
-            &[anchor],
-            &[],
-            UnixTime::since_unix_epoch(since_epoch),
-            webpki::KeyUsage::client_auth(),
-            None,
-            None,
-        )
-        .map(|_| ())
-        .map_err(|error| match error {
-            webpki::Error::CertExpired { .. } => IdentityError::Validity { path, what: "expired" },
-            webpki::Error::CertNotValidYet { .. } => IdentityError::Validity { path, what: "not valid yet" },
-            other => malformed(&path, &format!("not signed by {}: {other}", dir.join(CA).display())),
-        })
 }

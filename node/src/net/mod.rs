@@ -3,7 +3,7 @@
 //! [`Net`] dials peers and serves peers, joining hosts and API clients; what they ask is the business of a
 //! [`PeerHandler`]. Who a caller is comes from its certificate alone. Nothing here knows raft, jobs or devices.
 //!
-//! Map: `ca`, `identity`, `files`, `secret` (who is who, on disk) - `tls`, `transport` (settings) - `link`, `dial`,
+//! Map: `ca`, `identity`, `pem`, `files`, `secret` (who is who, on disk) - `tls`, `transport` (settings) - `link`, `dial`,
 //! `call` (to others) - `server`, `serve`, `authorize` (from others) - `join`, `client`, `api_stream` (those who are
 //! no peers) - `wire` (messages on streams) - `gossip` (membership and status, sans-io, and its driver).
 
@@ -18,6 +18,7 @@ pub mod gossip;
 mod identity;
 mod join;
 mod link;
+mod pem;
 mod secret;
 mod serve;
 mod server;

@@ -11,6 +11,8 @@ mod driver;
 mod status;
 
 #[cfg(test)]
+mod sim;
+#[cfg(test)]
 mod tests;
 
 pub use driver::{Change, GossipDriver, GossipHandle, driver};
