@@ -1,6 +1,7 @@
 //! The files in `deploy/`: the unit has what the agent's promises rest on, nothing that reaches into tasks, and systemd
 //! itself finds no fault with it, where systemd is installed.
 
+use rota_node::config::AgentConfig;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -147,19 +148,18 @@ fn the_example_settings_are_toml_and_name_each_key_once() {
         })
         .collect();
     uncommented.parse::<toml::Table>().expect("valid with every example taken");
-    for key in [
-        "data_dir",
-        "listen",
-        "advertise",
-        "http_listen",
-        "cpus",
-        "mem",
-        "sim_gpus",
-        "profile",
-        "nvml_library",
-    ] {
-        assert!(names.contains(key), "{key} is explained");
-    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("rota.toml");
+    fs::write(&path, &uncommented).expect("writable");
+    let all = AgentConfig::load(&path).expect("the agent takes it with every example taken");
+    all.check().expect("and finds that its values go together");
+    assert_eq!(all.sim_gpus.as_deref(), Some("8xH100:80GiB"));
+    all.devices("h1").expect("and can read its amounts");
+    let as_it_stands = AgentConfig::load(&deploy("rota.toml")).expect("the agent takes it as it stands");
+    assert_eq!(as_it_stands, AgentConfig::default(), "each value in it is the default");
+    let every_key = toml::Table::try_from(all).expect("settings are a table");
+    let missing: Vec<&String> = every_key.keys().filter(|key| !uncommented.contains(key.as_str())).collect();
+    assert!(missing.is_empty(), "not explained: {missing:?}");
 }
 
 /// `key = value` in a comment is an example; prose is not.

@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 pub struct DoctorInput {
     /// The data directory; it need not exist.
     pub data_dir: PathBuf,
+    /// The agent's unix socket, if not `api.sock` in the data directory.
+    pub socket: Option<PathBuf>,
     /// The UDP address of peers.
     pub listen: Option<SocketAddr>,
     /// The TCP address of `/metrics` and `/healthz`.
@@ -34,6 +36,7 @@ impl DoctorInput {
     pub fn new(data_dir: &Path) -> Self {
         Self {
             data_dir: data_dir.to_owned(),
+            socket: None,
             listen: None,
             http_listen: None,
             devices: DeviceConfig::default(),
@@ -57,23 +60,19 @@ pub async fn examine(input: &DoctorInput) -> Vec<DoctorRow> {
 /// The checks that ask no driver.
 fn still_rows(input: &DoctorInput) -> Vec<DoctorRow> {
     let root = &input.root;
-    let agent = agent_answers(&input.data_dir);
+    let socket = input.socket.clone().unwrap_or_else(|| input.data_dir.join("api.sock"));
+    let agent = UnixStream::connect(&socket).is_ok();
     let mut rows = vec![system::capacity(&input.devices), system::user()];
     rows.extend(disk::rows(&input.data_dir));
     rows.extend(identity::rows(&input.data_dir));
-    rows.push(agent_row(&input.data_dir, agent));
+    rows.push(agent_row(&socket, agent));
     rows.extend(input.listen.map(|addr| port("peer port", "UDP", addr, agent, udp_free)));
     rows.extend(input.http_listen.map(|addr| port("http port", "TCP", addr, agent, tcp_free)));
     rows.extend([system::cgroup(root), system::systemd(root), system::clock(root), system::open_files()]);
     rows
 }
 
-fn agent_answers(data_dir: &Path) -> bool {
-    UnixStream::connect(data_dir.join("api.sock")).is_ok()
-}
-
-fn agent_row(data_dir: &Path, answers: bool) -> DoctorRow {
-    let socket = data_dir.join("api.sock");
+fn agent_row(socket: &Path, answers: bool) -> DoctorRow {
     if answers {
         return pass("agent", format!("it answers at {}", socket.display()));
     }

@@ -154,6 +154,7 @@ pub fn bench(args: BenchArgs) -> Outcome {
 /// The checks of a host with these settings.
 pub async fn doctor_rows(config: &AgentConfig) -> Vec<DoctorRow> {
     let mut input = DoctorInput::new(&config.data_dir);
+    input.socket.clone_from(&config.socket);
     input.listen = Some(config.listen);
     input.http_listen = config.http_listen;
     if let Ok(devices) = config.devices(&host_name()) {
