@@ -176,6 +176,11 @@ impl<'a> Output<'a> {
         }
     }
 
+    /// Takes no more: what is still on its way must not hold up the other streams of the connection.
+    pub fn close(&mut self) {
+        self.replies = None;
+    }
+
     /// The request that goes on where the stream broke.
     fn resume(&mut self) -> ApiRequest {
         match self.place.attempt {

@@ -234,6 +234,7 @@ impl Attached<'_> {
                 if error.kind() != io::ErrorKind::BrokenPipe {
                     tell(&format!("cannot write: {error}"));
                 }
+                output.close();
                 // Nobody reads on. What the job makes of PIPE is its own business.
                 return self.send(SIGPIPE).await;
             }
