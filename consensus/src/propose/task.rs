@@ -25,9 +25,9 @@ use tokio::time::Instant;
 const QUEUE_CALLS_MAX: usize = 8_192;
 /// Bytes of proposals that may wait at one peer.
 const QUEUE_BYTES_MAX: usize = 32 << 20;
-/// Entries that are on their way at once: while one is on the disk, the next crosses the network, and the rest keep
-/// the pipe full. More would only make entries smaller.
-const INFLIGHT_MAX: usize = 4;
+/// Entries that are on their way at once: while one is on the disk, others cross the network, and the rest keep the
+/// pipe full. Two starve it at a thousand callers; more than these only make entries smaller.
+const INFLIGHT_MAX: usize = 8;
 /// Rest after a refusal that no change of leader explains (its quorum lapsed, or it cannot be reached).
 const REST: Duration = Duration::from_millis(10);
 
