@@ -162,7 +162,8 @@ async fn an_attempt_that_is_ended_at_once_ends_as_asked_or_never_runs() {
 async fn wait_end(lab: &mut Lab, token: u64) -> AttemptEnd {
     use rota_node::logic::reconcile::LocalState;
     loop {
-        if let Some(LocalState::Ended(record)) = lab.host.locals().get(&Token(token)).map(|l| l.state.clone()) {
+        if let Some(LocalState::Ended(record)) = lab.host.locals().get(&Token(token)).map(|l| l.state.clone())
+        {
             return record.end;
         }
         lab.note().await;
@@ -242,7 +243,10 @@ async fn a_lease_that_ran_out_starts_nothing_and_ends_what_runs_before_its_deadl
 
     let stale = rota_protocol::spool::LaunchOrder { epoch: EPOCH, ..under(lab.order(3, &["true"])) };
     lab.host.launch(stale).await.unwrap();
-    assert!(matches!(lab.ended(3).await.end, AttemptEnd::LaunchFailed { .. }), "another epoch's lease is no lease");
+    assert!(
+        matches!(lab.ended(3).await.end, AttemptEnd::LaunchFailed { .. }),
+        "another epoch's lease is no lease"
+    );
 }
 
 #[tokio::test]
@@ -312,7 +316,9 @@ async fn a_burst_leaves_no_descriptor_no_zombie_and_no_shim() {
     }
     wait_until("all shims are reaped", || {
         rota_node::io::proc::pids().unwrap().iter().all(|pid| {
-            rota_node::io::proc::stat(*pid).is_ok_and(|stat| stat.ppid != server) || *pid == server || !exists(*pid)
+            rota_node::io::proc::stat(*pid).is_ok_and(|stat| stat.ppid != server)
+                || *pid == server
+                || !exists(*pid)
         })
     })
     .await;

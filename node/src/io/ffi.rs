@@ -1,9 +1,6 @@
 //! The one module with `unsafe`: fork, a vfork-like start of a task, queued signals with a value, signal descriptors.
 //! Everything else of the kernel is reached through rustix's safe calls.
-#![allow(
-    unsafe_code,
-    reason = "these calls have no safe wrapper; each block states why it is sound"
-)]
+#![allow(unsafe_code, reason = "these calls have no safe wrapper; each block states why it is sound")]
 
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::process::Pid;
@@ -199,7 +196,9 @@ unsafe fn start_steps(start: &Start<'_>, parent: c_int, program: &mut usize) -> 
     // SAFETY: plain system calls on values that the caller keeps alive; raw calls where the C library's wrapper would
     // try to reach other threads.
     unsafe {
-        if libc::setsid() < 0 || libc::dup2(start.stdout.as_raw_fd(), 1) < 0 || libc::dup2(start.stderr.as_raw_fd(), 2) < 0
+        if libc::setsid() < 0
+            || libc::dup2(start.stdout.as_raw_fd(), 1) < 0
+            || libc::dup2(start.stderr.as_raw_fd(), 2) < 0
         {
             return Stage::Prepare;
         }
@@ -287,7 +286,13 @@ pub fn take_signals() -> io::Result<()> {
         unsafe {
             let default = [0_u64; 4];
             let mask_bytes = size_of::<u64>();
-            libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, ptr::null_mut::<c_void>(), mask_bytes);
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                &raw const default,
+                ptr::null_mut::<c_void>(),
+                mask_bytes,
+            );
         }
     }
     // SAFETY: the set is initialised by sigfillset before use.
@@ -330,10 +335,7 @@ pub fn read_signal(fd: BorrowedFd<'_>) -> io::Result<Option<Received>> {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
         }
-        Ok(Some(Received {
-            signal: c_int::try_from(info.ssi_signo).unwrap_or(0),
-            value: info.ssi_int,
-        }))
+        Ok(Some(Received { signal: c_int::try_from(info.ssi_signo).unwrap_or(0), value: info.ssi_int }))
     }
 }
 

@@ -43,6 +43,18 @@ pub fn stat(pid: i32) -> io::Result<ProcStat> {
     parse_stat(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unreadable process status"))
 }
 
+/// Processor time of this process and of all children that it has reaped, in clock ticks (100 per second).
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn cpu_ticks() -> io::Result<u64> {
+    let text = fs::read("/proc/self/stat")?;
+    let rest = text.iter().rposition(|b| *b == b')').and_then(|at| std::str::from_utf8(&text[at + 1..]).ok());
+    // Fields 14 to 17; the first after the name is field 3.
+    let times = rest.unwrap_or_default().split_ascii_whitespace().skip(11).take(4);
+    Ok(times.filter_map(|ticks| ticks.parse::<u64>().ok()).sum())
+}
+
 /// A program's name may hold anything, spaces and parentheses included: fields are counted after the last `)`.
 fn parse_stat(text: &[u8]) -> Option<ProcStat> {
     let after = text.iter().rposition(|b| *b == b')')? + 1;
@@ -62,9 +74,7 @@ fn parse_stat(text: &[u8]) -> Option<ProcStat> {
 /// # Errors
 /// `/proc` cannot be read.
 pub fn pids() -> io::Result<Vec<i32>> {
-    Ok(fs::read_dir("/proc")?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect())
+    Ok(fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// The living children of a process, zombies that it has not reaped included where the kernel lists children.
@@ -133,10 +143,7 @@ fn listed_children(pid: i32) -> Option<Vec<i32>> {
 /// `/proc` cannot be read. Processes that may not be looked into are passed over.
 pub fn marked(markers: &[Vec<u8>]) -> io::Result<Vec<i32>> {
     let own = Pid::as_raw(Some(rustix::process::getpid()));
-    Ok(pids()?
-        .into_iter()
-        .filter(|pid| *pid != own && has_markers(*pid, markers))
-        .collect())
+    Ok(pids()?.into_iter().filter(|pid| *pid != own && has_markers(*pid, markers)).collect())
 }
 
 pub(crate) fn has_markers(pid: i32, markers: &[Vec<u8>]) -> bool {

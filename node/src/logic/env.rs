@@ -88,8 +88,10 @@ mod tests {
 
     #[test]
     fn a_user_cannot_name_other_devices_or_another_token() {
-        let env = env(&[("CUDA_VISIBLE_DEVICES", "0,1"), ("ROTA_TOKEN", "1"), ("A", "")], &["GPU-a", "GPU-b"]);
-        let all = |name: &str| env.iter().filter(|(n, _)| n == name).map(|(_, v)| v.clone()).collect::<Vec<_>>();
+        let env =
+            env(&[("CUDA_VISIBLE_DEVICES", "0,1"), ("ROTA_TOKEN", "1"), ("A", "")], &["GPU-a", "GPU-b"]);
+        let all =
+            |name: &str| env.iter().filter(|(n, _)| n == name).map(|(_, v)| v.clone()).collect::<Vec<_>>();
         assert_eq!(all("CUDA_VISIBLE_DEVICES"), ["GPU-a,GPU-b"]);
         assert_eq!(all("NVIDIA_VISIBLE_DEVICES"), ["GPU-a,GPU-b"]);
         assert_eq!(all("ROTA_TOKEN"), ["77"]);

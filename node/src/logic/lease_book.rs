@@ -79,14 +79,7 @@ impl LeaseBook {
     #[doc(hidden)]
     #[must_use]
     pub fn with_faults(params: LeaseParams, faults: Faults) -> Self {
-        Self {
-            params,
-            faults,
-            leads: false,
-            hosts: BTreeMap::new(),
-            waiting: Vec::new(),
-            next_round: 0,
-        }
+        Self { params, faults, leads: false, hosts: BTreeMap::new(), waiting: Vec::new(), next_round: 0 }
     }
 
     /// This peer leads since now: every lease counts from here, because a predecessor may have acknowledged anything
@@ -176,11 +169,7 @@ impl LeaseBook {
         self.hosts
             .iter()
             .filter(|(_, held)| now_ms.saturating_sub(held.heard_ms) > expiry_ms)
-            .map(|(host, held)| DueLease {
-                host: *host,
-                epoch: held.epoch,
-                heard_ms: held.heard_ms,
-            })
+            .map(|(host, held)| DueLease { host: *host, epoch: held.epoch, heard_ms: held.heard_ms })
             .collect()
     }
 

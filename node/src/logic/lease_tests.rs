@@ -61,10 +61,7 @@ fn expiry_needs_silence_a_drained_queue_and_a_confirmed_quorum() {
 fn epochs_keep_old_renewals_out_and_new_ones_count_afresh() {
     let mut book = elected(0);
     book.set_hosts([(HOST, LeaseEpoch(2))], 4_000);
-    assert_eq!(
-        book.on_receipt(HOST, EPOCH, 1, 4_001),
-        Receipt::WrongEpoch { current: LeaseEpoch(2) }
-    );
+    assert_eq!(book.on_receipt(HOST, EPOCH, 1, 4_001), Receipt::WrongEpoch { current: LeaseEpoch(2) });
     assert!(book.due(9_100).is_empty());
     assert_eq!(book.due(9_101).len(), 1);
     assert_eq!(book.next_due_ms(), Some(9_101));
@@ -80,11 +77,9 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
-    let renew = (
-        proptest::option::weighted(0.8, 0_u64..3_000),
-        proptest::option::weighted(0.8, 0_u64..3_000),
-    )
-        .prop_map(|(reaches_after, ack_after)| Step::Renew { reaches_after, ack_after });
+    let renew =
+        (proptest::option::weighted(0.8, 0_u64..3_000), proptest::option::weighted(0.8, 0_u64..3_000))
+            .prop_map(|(reaches_after, ack_after)| Step::Renew { reaches_after, ack_after });
     let leader = (0_u64..1_000_000, 9_900_u64..=10_100)
         .prop_map(|(origin_ms, rate_permyriad)| Step::NewLeader { origin_ms, rate_permyriad });
     let step = prop_oneof![8 => renew, 1 => leader];
@@ -169,4 +164,63 @@ proptest! {
             }
         }
     }
+}
+
+/// A leader and a host are cut off together; the others elect a leader at 0, which hears nothing. Until when may the
+/// host run, and when does the new leader let its lease go? All clocks are equal here.
+fn cut_off_together(faults: crate::logic::Faults) -> (u64, u64) {
+    let mut old = LeaseBook::with_faults(LeaseParams::CHAOS, faults);
+    old.on_elected([(HOST, EPOCH)], 0);
+    let mut holder = LeaseHolder::with_faults(LeaseParams::CHAOS, faults);
+    holder.set_epoch(EPOCH);
+    let new = elected(0);
+    for at in [0, 500, 1_000, 1_500] {
+        let renewal = holder.send(at).unwrap();
+        let acknowledged = match old.on_receipt(HOST, EPOCH, at, at) {
+            Receipt::Acknowledge => true,
+            // The old leader asks its quorum, of which nobody answers.
+            _ => {
+                let round = old.round_begin().unwrap();
+                old.round_end(round, false) == RoundEnd::Acknowledge(vec![at])
+            }
+        };
+        if acknowledged {
+            holder.ack(renewal, at);
+        }
+    }
+    let expires_ms = (0..).find(|now| !new.still_due(&new.due(*now), true).is_empty()).unwrap();
+    (holder.deadline_ms().unwrap_or(0), expires_ms)
+}
+
+#[test]
+fn a_leader_that_is_cut_off_with_a_host_cannot_extend_its_lease() {
+    let (runs_until, expires) = cut_off_together(crate::logic::Faults::default());
+    assert!(runs_until < expires);
+}
+
+#[test]
+fn the_planted_bug_of_acknowledging_at_once_is_seen() {
+    // Fault I24: the same walk must tell the difference.
+    let faults = crate::logic::Faults { ack_renewal_at_once: true, ..Default::default() };
+    let (runs_until, expires) = cut_off_together(faults);
+    assert!(runs_until > expires, "two copies would have run");
+}
+
+#[test]
+fn the_planted_bug_of_counting_from_the_acknowledgement_is_seen() {
+    let run = |faults| {
+        let mut holder = LeaseHolder::with_faults(LeaseParams::CHAOS, faults);
+        holder.set_epoch(EPOCH);
+        let mut book = elected(0);
+        let renewal = holder.send(0).unwrap();
+        book.on_receipt(HOST, EPOCH, 1, 1);
+        let round = book.round_begin().unwrap();
+        book.round_end(round, true);
+        holder.ack(renewal, 4_000);
+        (holder.deadline_ms().unwrap(), book.next_due_ms().unwrap())
+    };
+    let (runs_until, expires) = run(crate::logic::Faults::default());
+    assert!(runs_until < expires);
+    let (runs_until, expires) = run(crate::logic::Faults { count_from_ack: true, ..Default::default() });
+    assert!(runs_until > expires);
 }

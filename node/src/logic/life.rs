@@ -194,11 +194,8 @@ impl Life {
 mod tests {
     use super::*;
 
-    const PARAMS: LifeParams = LifeParams {
-        time_limit_ms: Some(10_000),
-        grace_ms: 1_000,
-        kill_budget_ms: 600,
-    };
+    const PARAMS: LifeParams =
+        LifeParams { time_limit_ms: Some(10_000), grace_ms: 1_000, kill_budget_ms: 600 };
 
     fn life() -> Life {
         Life::new(PARAMS, 0, 5_000)

@@ -37,7 +37,10 @@ impl Outbox {
     /// Every process is gone. The first end told for a token stays.
     pub fn ended(&mut self, token: Token, end: AttemptEnd, ran_ms: u64) {
         let is_end = |fact: Option<&AttemptFact>| matches!(fact, Some(AttemptFact::Ended { .. }));
-        if is_end(self.waiting.get(&token)) || is_end(self.under_way.get(&token)) || self.told.contains(&token) {
+        if is_end(self.waiting.get(&token))
+            || is_end(self.under_way.get(&token))
+            || self.told.contains(&token)
+        {
             return;
         }
         self.waiting.insert(token, AttemptFact::Ended { end, ran_ms });

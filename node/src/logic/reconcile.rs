@@ -101,17 +101,15 @@ pub fn reconcile(
 
 /// The log wants it, this host has nothing of it.
 fn absent(want: &Desired, holder: &LeaseHolder, now_ms: u64, actions: &mut Vec<Action>) {
-    let gone = |end| {
-        Action::ReportEnded(ExitRecord::never_ran(want.token, end))
-    };
+    let gone = |end| Action::ReportEnded(ExitRecord::never_ran(want.token, end));
     match (want.state, want.end_reason) {
         (AttemptState::Ending, reason) => actions.push(gone(match reason {
             Some(EndReason::Preempt) => AttemptEnd::Preempted,
             Some(EndReason::Cancel) | None => AttemptEnd::Cancelled,
         })),
-        (AttemptState::Running, _) => actions.push(gone(AttemptEnd::Vanished {
-            reason: "the host has no record of it".to_owned(),
-        })),
+        (AttemptState::Running, _) => {
+            actions.push(gone(AttemptEnd::Vanished { reason: "the host has no record of it".to_owned() }))
+        }
         (AttemptState::Granted, _) if holder.may_start(want.epoch, now_ms) => {
             actions.push(Action::Launch(want.token));
         }

@@ -139,7 +139,8 @@ async fn end_left_behind(inner: &Arc<Inner>, token: Token, shim: Option<&ShimRec
     };
     let end = AttemptEnd::Vanished { reason: reason.to_owned() };
     let mut exit = ExitRecord::never_ran(token, end);
-    let len = |stream: &str| std::fs::metadata(inner.dir.join(format!("{token}.{stream}"))).map_or(0, |m| m.len());
+    let len =
+        |stream: &str| std::fs::metadata(inner.dir.join(format!("{token}.{stream}"))).map_or(0, |m| m.len());
     (exit.stdout_bytes, exit.stderr_bytes) = (len("stdout"), len("stderr"));
     seal_until_done(record_path(&inner.dir, token), exit).await
 }

@@ -8,6 +8,7 @@ use crate::logic::env::{TaskEnv, task_env};
 use rota_protocol::job::AttemptEnd;
 use rota_protocol::spool::LaunchOrder;
 use rota_protocol::{ClusterId, HostId, JobId, LeaseEpoch, TaskId, Token};
+use rustix::process::Pid;
 use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,6 +16,9 @@ use tokio::sync::mpsc;
 
 /// Attempts under way at once: enough that neither side waits for the other.
 const WINDOW: u64 = 64;
+/// How often and how many times the end of the fork server is looked for.
+const REAP_LOOK: Duration = Duration::from_millis(20);
+const REAP_LOOKS: u32 = 100;
 /// Nothing takes this long.
 const LEASE_MS: u64 = 3_600_000;
 
@@ -29,16 +33,20 @@ pub struct LaunchRates {
     pub plain: Duration,
     /// Processors used by both.
     pub cpus: u32,
+    /// Processor time of all runs through shims: agent, fork server, shims and the programs themselves.
+    pub kept_cpu: Duration,
+    /// Processor time of all plain runs, those who start them included.
+    pub plain_cpu: Duration,
     /// Runs through shims that did not end as they should.
     pub failed: u64,
 }
 
 impl LaunchRates {
-    /// CPU that keeping costs per run beyond plain fork and exec, in microseconds, if the processors were busy.
+    /// Processor time that keeping costs per run beyond plain fork and exec, in microseconds. Independent of what
+    /// else the machine does.
     #[must_use]
     pub fn overhead_us(&self) -> f64 {
-        let per_run = |took: Duration| took.as_secs_f64() * 1e6 * f64::from(self.cpus) / self.runs as f64;
-        per_run(self.kept) - per_run(self.plain)
+        (self.kept_cpu.as_secs_f64() - self.plain_cpu.as_secs_f64()) * 1e6 / self.runs as f64
     }
 }
 
@@ -64,9 +72,27 @@ impl fmt::Display for LaunchRates {
 /// The shims cannot be hosted there.
 pub async fn launch_rates(exe: &Path, data_dir: &Path, runs: u64) -> Result<LaunchRates, ShimError> {
     let cpus = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1));
+    let began = cpu_used();
     let (kept, failed) = kept(exe, data_dir, runs).await?;
+    // The fork server hands its own time and that of all its shims to whoever reaps it.
+    let own = Pid::as_raw(Some(rustix::process::getpid()));
+    for _ in 0..REAP_LOOKS {
+        if proc::children(own).is_ok_and(|children| children.is_empty()) {
+            break;
+        }
+        tokio::time::sleep(REAP_LOOK).await;
+    }
+    let between = cpu_used();
     let plain = tokio::task::spawn_blocking(move || plain(runs, cpus)).await.unwrap_or_default();
-    Ok(LaunchRates { runs, kept, plain, cpus, failed })
+    let (kept_cpu, plain_cpu) = (between - began, cpu_used() - between);
+    Ok(LaunchRates { runs, kept, plain, cpus, kept_cpu, plain_cpu, failed })
+}
+
+/// Processor time of this process and of all children that it has reaped.
+fn cpu_used() -> Duration {
+    const TICK_MS: u64 = 10;
+    let ticks = proc::cpu_ticks().unwrap_or_default();
+    Duration::from_millis(ticks * TICK_MS)
 }
 
 async fn kept(exe: &Path, data_dir: &Path, runs: u64) -> Result<(Duration, u64), ShimError> {

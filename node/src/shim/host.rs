@@ -1,28 +1,28 @@
 //! The agent's handle on its shims: orders, calls, notes, and what is known of each attempt that the log is not done
 //! with. The files decide in every doubt; see `adopt` for how they are read.
 
+use super::calls::sync_unconfirmed;
 use super::link;
-use super::record::{self, record_path};
 use super::retention::Retention;
-use super::wire::{self, call_value};
+use super::wire;
 use super::{AGENT_SOCKET, adopt};
-use crate::io::ffi;
 use crate::logic::reconcile::{Local, LocalState};
 use rota_protocol::job::{AttemptEnd, EndReason};
 use rota_protocol::spool::{ExitRecord, LaunchOrder, ShimCall, ShimEvent};
 use rota_protocol::{BootId, Token};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 /// Most orders that wait for the fork server; past this, launching waits.
 const ORDERS_MAX: usize = 4_096;
+/// Most signals that are kept for an attempt that does not run yet; a person sends one or two.
+const EARLY_SIGNALS_MAX: usize = 16;
 
 /// Why the shims cannot be hosted.
 #[derive(Debug, thiserror::Error)]
@@ -120,6 +120,8 @@ pub(super) enum Phase {
 pub(super) struct Known {
     pub(super) phase: Phase,
     pub(super) end: Option<EndReason>,
+    /// Signals for a shim that was not heard of yet.
+    signals: Vec<u8>,
     /// The order's bytes, until something was heard: a fork server that dies with it gets a successor.
     pub(super) order: Option<Vec<u8>>,
     /// Somebody watches the shim's process; otherwise its fork server does.
@@ -129,7 +131,7 @@ pub(super) struct Known {
 
 impl Known {
     pub(super) fn new(phase: Phase) -> Self {
-        Self { phase, end: None, order: None, watched: false, changed: None }
+        Self { phase, end: None, signals: Vec::new(), order: None, watched: false, changed: None }
     }
 
     pub(super) fn ended(record: ExitRecord) -> Self {
@@ -205,7 +207,8 @@ impl ShimHost {
     /// The order was not taken, and nothing was started for it.
     pub async fn launch(&self, order: LaunchOrder) -> Result<(), LaunchError> {
         let token = order.token;
-        let bytes = wire::encode_order(&order).map_err(|e| LaunchError::Order { token, reason: e.to_string() })?;
+        let bytes =
+            wire::encode_order(&order).map_err(|e| LaunchError::Order { token, reason: e.to_string() })?;
         {
             let mut known = self.inner.known();
             if known.contains_key(&token) {
@@ -238,13 +241,21 @@ impl ShimHost {
         }
     }
 
-    /// Sends a signal to every process of an attempt. One that has no process yet, or none any more, hears nothing.
+    /// Sends a signal to every process of an attempt: at once, or as soon as it runs. One that has ended hears nothing.
     pub async fn signal(&self, token: Token, signal: u8) {
-        let shim = match self.inner.known().get(&token).map(|a| &a.phase) {
-            Some(Phase::Running { shim_pid, .. }) => *shim_pid,
-            _ => return,
+        let shim_pid = {
+            let mut known = self.inner.known();
+            let Some(attempt) = known.get_mut(&token) else { return };
+            match attempt.phase {
+                Phase::Running { shim_pid, .. } => shim_pid,
+                Phase::Queued | Phase::Sent if attempt.signals.len() < EARLY_SIGNALS_MAX => {
+                    attempt.signals.push(signal);
+                    return;
+                }
+                Phase::Queued | Phase::Sent | Phase::Ended { .. } => return,
+            }
         };
-        self.inner.call(token, shim, ShimCall::Signal { signal }).await;
+        self.inner.call(token, shim_pid, ShimCall::Signal { signal }).await;
     }
 
     /// The log has the end of this attempt: forget it. Its output stays for a while.
@@ -321,7 +332,7 @@ impl Inner {
     }
 
     async fn on_started(self: &Arc<Self>, token: Token, shim_pid: u32, task_pid: u32) {
-        let end = {
+        let (signals, end) = {
             let mut known = self.known();
             let Some(attempt) = known.get_mut(&token) else { return };
             if matches!(attempt.phase, Phase::Ended { .. }) {
@@ -329,8 +340,11 @@ impl Inner {
             }
             attempt.phase = Phase::Running { shim_pid, task_pid };
             attempt.order = None;
-            attempt.end
+            (std::mem::take(&mut attempt.signals), attempt.end)
         };
+        for signal in signals {
+            self.call(token, shim_pid, ShimCall::Signal { signal }).await;
+        }
         if let Some(reason) = end {
             self.call(token, shim_pid, ShimCall::End { reason }).await;
         }
@@ -361,64 +375,5 @@ impl Inner {
     /// Whoever listens may be gone while the agent ends; the files keep everything.
     async fn note(&self, note: ShimNote) {
         let _ = self.notes.send(note).await;
-    }
-
-    /// Calls a shim by a queued signal, after making sure that the number still means that shim.
-    pub(super) async fn call(&self, token: Token, shim_pid: u32, call: ShimCall) {
-        const TRIES: u32 = 50;
-        const PAUSE: Duration = Duration::from_millis(10);
-        let Some(pidfd) = self.shim_pidfd(token, shim_pid) else {
-            // It is gone, or going: its end is on the way.
-            return;
-        };
-        for _ in 0..TRIES {
-            match ffi::queue_call(std::os::fd::AsFd::as_fd(&pidfd), call_value(call)) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(PAUSE).await,
-                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => return,
-                Err(error) => {
-                    tracing::error!(%token, shim_pid, %error, "a shim cannot be called");
-                    return;
-                }
-                Ok(()) => return,
-            }
-        }
-        tracing::error!(%token, shim_pid, "a shim cannot be called: too many signals are queued on this host");
-    }
-
-    /// A handle on the shim that keeps `token`; none when it is gone.
-    pub(super) fn shim_pidfd(&self, token: Token, shim_pid: u32) -> Option<std::os::fd::OwnedFd> {
-        let pid = Pid::from_raw(i32::try_from(shim_pid).ok()?)?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // The descriptor first, then the proof: a kept record names a living process, and that is the one held.
-        let found = record::read(&record_path(&self.dir, token)).ok()?;
-        (found.kept && found.shim.is_some_and(|shim| shim.shim_pid == shim_pid)).then_some(pidfd)
-    }
-}
-
-/// Ends that the log does not take soon are made durable here: without a leader the record may be the only copy.
-async fn sync_unconfirmed(inner: Arc<Inner>) {
-    const LOOK: Duration = Duration::from_millis(500);
-    const UNCONFIRMED: Duration = Duration::from_secs(1);
-    loop {
-        tokio::time::sleep(LOOK).await;
-        let mut late = Vec::new();
-        for (token, attempt) in inner.known().iter_mut() {
-            if let Phase::Ended { at, synced, .. } = &mut attempt.phase
-                && !*synced
-                && at.elapsed() > UNCONFIRMED
-            {
-                *synced = true;
-                late.push(record_path(&inner.dir, *token));
-            }
-        }
-        if late.is_empty() {
-            continue;
-        }
-        let synced = tokio::task::spawn_blocking(move || {
-            late.iter().try_for_each(|path| std::fs::File::open(path)?.sync_data())
-        });
-        if let Ok(Err(error)) = synced.await {
-            tracing::warn!(%error, "an attempt's end cannot be made durable");
-        }
     }
 }

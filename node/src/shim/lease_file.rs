@@ -34,7 +34,8 @@ impl LeaseFile {
     pub fn open(dir: &Path, boot: &BootId, epoch: LeaseEpoch) -> io::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let path = dir.join(format!("{boot}-{epoch}"));
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
         let deadline_ms = match LeaseReader::check(&file, boot, epoch) {
             Ok(()) => read_deadline(&file)?.unwrap_or(0),
             Err(_) => {
@@ -99,8 +100,13 @@ impl LeaseReader {
     fn check(file: &File, boot: &BootId, epoch: LeaseEpoch) -> io::Result<()> {
         let mut head = [0; DEADLINE_AT as usize];
         file.read_exact_at(&mut head, 0)?;
-        let same = head[..8] == *MAGIC && head[8..24] == boot.0.to_le_bytes() && head[24..] == epoch.0.to_le_bytes();
-        if same { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "the lease is of another boot or epoch")) }
+        let same =
+            head[..8] == *MAGIC && head[8..24] == boot.0.to_le_bytes() && head[24..] == epoch.0.to_le_bytes();
+        if same {
+            Ok(())
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "the lease is of another boot or epoch"))
+        }
     }
 }
 

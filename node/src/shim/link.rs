@@ -1,10 +1,10 @@
 //! The agent's connections: the fork server's process and its stream of orders, and the sockets on which shims speak.
 
+use super::SERVER_ARG;
 use super::adopt;
 use super::host::{Inner, Phase};
 use super::record::{self, record_path};
 use super::wire::{EVENT_BYTES_MAX, decode_event};
-use super::{SERVER_ARG, host};
 use rota_protocol::Token;
 use rota_protocol::job::{AttemptEnd, EndReason};
 use rota_protocol::spool::ExitRecord;
@@ -161,7 +161,9 @@ async fn serve(inner: &Arc<Inner>, server: Server, queue: &mut mpsc::Receiver<To
                 Ok(_) => {
                     for token in tokens.drain(..) {
                         if let Some(record) = take_order(inner, token, &mut bytes) {
-                            inner.on_ended(record).await;
+                            // Not waited for: whoever hears notes may be waiting for room for an order.
+                            let inner = Arc::clone(inner);
+                            tokio::spawn(async move { inner.on_ended(record).await });
                         }
                     }
                 }
@@ -203,7 +205,7 @@ fn unheard_orders(inner: &Inner) -> Vec<u8> {
 /// Shims whose fork server died have nobody who hears of their deaths: the agent watches them itself from now on.
 fn watch_orphans(inner: &Arc<Inner>) {
     let running: Vec<Token> = {
-        let known: std::sync::MutexGuard<'_, std::collections::BTreeMap<Token, host::Known>> = inner.known();
+        let known = inner.known();
         known
             .iter()
             .filter(|(_, attempt)| matches!(attempt.phase, Phase::Running { .. }) && !attempt.watched)

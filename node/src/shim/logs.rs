@@ -77,7 +77,9 @@ fn end_of(inner: &Inner, token: Token) -> Result<Option<ExitRecord>, PublicError
             ExitRecord::never_ran(token, rota_protocol::job::AttemptEnd::Vanished { reason })
         }))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let message = format!("this host has no output of attempt {token}: it never ran here, or its output was cleared");
+            let message = format!(
+                "this host has no output of attempt {token}: it never ran here, or its output was cleared"
+            );
             Err(PublicError::new(ErrorCode::NotFound, message))
         }
         Err(error) => Err(unreadable(&error)),

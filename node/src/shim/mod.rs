@@ -15,16 +15,20 @@
 
 mod adopt;
 pub mod bench;
+mod calls;
 mod host;
 mod keep;
 mod lease_file;
 mod link;
 mod logs;
 mod processes;
+mod program;
 mod pump;
 mod record;
 mod retention;
 mod server;
+mod timer;
+mod uplink;
 mod wire;
 
 pub use host::{Adopted, LaunchError, ShimError, ShimHost, ShimNote};

@@ -1,7 +1,9 @@
 //! The processes of one attempt as its shim sees them: everything below the shim, however it was made.
 
 use crate::io::proc;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process_group, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process_group, pidfd_open, pidfd_send_signal,
+};
 
 /// What reaping found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +65,8 @@ impl Processes {
         let mut sent = 0;
         for pid in &below {
             // A group's members got it already; twice is once too often for signals that are counted.
-            let in_group = self.main_lives && proc::stat(*pid).is_ok_and(|s| s.pgrp == Pid::as_raw(Some(self.main)));
+            let in_group =
+                self.main_lives && proc::stat(*pid).is_ok_and(|s| s.pgrp == Pid::as_raw(Some(self.main)));
             sent += usize::from(in_group || signal_one(*pid, signal, own, &below));
         }
         sent
@@ -82,5 +85,7 @@ fn signal_one(pid: i32, signal: Signal, own: i32, below: &[i32]) -> bool {
     let Ok(stat) = proc::stat(Pid::as_raw(Some(pid))) else {
         return false;
     };
-    (stat.ppid == own || below.contains(&stat.ppid)) && stat.state != b'Z' && pidfd_send_signal(&pidfd, signal).is_ok()
+    (stat.ppid == own || below.contains(&stat.ppid))
+        && stat.state != b'Z'
+        && pidfd_send_signal(&pidfd, signal).is_ok()
 }

@@ -198,7 +198,8 @@ fn next_body(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let [l0, l1, l2, l3, c0, c1, c2, c3] = *head;
     let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
     let body = bytes.get(HEAD_BYTES..HEAD_BYTES.checked_add(len)?)?;
-    (crc32fast::hash(body) == u32::from_le_bytes([c0, c1, c2, c3])).then_some((body, &bytes[HEAD_BYTES + len..]))
+    (crc32fast::hash(body) == u32::from_le_bytes([c0, c1, c2, c3]))
+        .then_some((body, &bytes[HEAD_BYTES + len..]))
 }
 
 #[cfg(test)]
@@ -208,7 +209,13 @@ mod tests {
     use rota_protocol::{BootId, ClusterId, LeaseEpoch};
 
     fn shim() -> ShimRecord {
-        ShimRecord { cluster: ClusterId(1), token: Token(5), epoch: LeaseEpoch(2), boot: BootId(3), shim_pid: 44 }
+        ShimRecord {
+            cluster: ClusterId(1),
+            token: Token(5),
+            epoch: LeaseEpoch(2),
+            boot: BootId(3),
+            shim_pid: 44,
+        }
     }
 
     fn exit(code: u8) -> ExitRecord {

@@ -4,14 +4,15 @@
 //! orders, standard output the socket for events. It ends when the agent does. It is a subreaper: what a killed shim
 //! leaves behind becomes its child, and every child that is not a shim is killed.
 
-use super::keep::{Inherited, keep};
+use super::keep::keep;
+use super::uplink::{Inherited, Sent};
 use super::wire;
 use crate::io::ffi::{self, Forked};
 use crate::io::proc;
+use rota_protocol::Token;
 use rota_protocol::job::AttemptEnd;
 use rota_protocol::limits::FRAME_BYTES_MAX;
 use rota_protocol::spool::{ExitRecord, ShimEvent};
-use rota_protocol::Token;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{DupFlags, Errno, fcntl_dupfd_cloexec};
@@ -50,6 +51,8 @@ struct Server {
     shims: BTreeMap<i32, Token>,
     /// Shims that died; their leftovers are being killed.
     died: Vec<Token>,
+    /// What the agent was too busy to hear.
+    untold: Vec<(Token, ShimEvent)>,
 }
 
 impl Server {
@@ -76,18 +79,20 @@ impl Server {
             inherited: Inherited { boot, events, signals, oom_default: own_oom.trim() != "0" },
             shims: BTreeMap::new(),
             died: Vec::new(),
+            untold: Vec::new(),
         })
     }
 
     fn run(&mut self) -> io::Result<()> {
         let mut bytes: Vec<u8> = Vec::with_capacity(READ_BYTES);
         loop {
-            let sweep = Timespec { tv_sec: 0, tv_nsec: SWEEP_PAUSE_NS };
+            let soon = Timespec { tv_sec: 0, tv_nsec: SWEEP_PAUSE_NS };
+            let busy = !self.died.is_empty() || !self.untold.is_empty();
             let mut fds = [
                 PollFd::new(&self.orders, PollFlags::IN),
                 PollFd::new(&self.inherited.signals, PollFlags::IN),
             ];
-            match poll(&mut fds, (!self.died.is_empty()).then_some(&sweep)) {
+            match poll(&mut fds, busy.then_some(&soon)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -98,6 +103,9 @@ impl Server {
             }
             if !self.died.is_empty() {
                 self.sweep();
+            }
+            for (token, event) in std::mem::take(&mut self.untold) {
+                self.tell(token, event);
             }
             if !orders.is_empty() {
                 if !self.read_orders(&mut bytes)? {
@@ -126,7 +134,7 @@ impl Server {
                 Ok(Forked::Parent(pid)) => {
                     self.shims.insert(Pid::as_raw(Some(pid)), token);
                 }
-                Err(error) => self.tell(token, &ShimEvent::Ended(refused(token, &error))),
+                Err(error) => self.tell(token, ShimEvent::Ended(refused(token, &error))),
             }
             used += len;
         }
@@ -177,14 +185,16 @@ impl Server {
         self.reap();
         if left == 0 {
             for token in std::mem::take(&mut self.died) {
-                self.tell(token, &ShimEvent::ShimDied);
+                self.tell(token, ShimEvent::ShimDied);
             }
         }
     }
 
-    fn tell(&self, token: Token, event: &ShimEvent) {
-        // A full socket means a busy agent, which looks at the records anyway when this process ends.
-        let _ = self.inherited.tell(token, event);
+    /// Never waits: shims must be started and reaped meanwhile.
+    fn tell(&mut self, token: Token, event: ShimEvent) {
+        if self.inherited.tell(token, &event) == Sent::Full {
+            self.untold.push((token, event));
+        }
     }
 }
 
@@ -192,4 +202,3 @@ fn refused(token: Token, error: &io::Error) -> ExitRecord {
     let end = AttemptEnd::LaunchFailed { reason: format!("cannot make a process: {error}") };
     ExitRecord::never_ran(token, end)
 }
-

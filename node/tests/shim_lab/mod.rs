@@ -106,7 +106,9 @@ impl Lab {
     pub async fn started(&mut self, token: u64) -> i32 {
         loop {
             match self.note().await {
-                ShimNote::Started { token: t, pid } if t == Token(token) => return i32::try_from(pid).unwrap(),
+                ShimNote::Started { token: t, pid } if t == Token(token) => {
+                    return i32::try_from(pid).unwrap();
+                }
                 ShimNote::Started { .. } => {}
                 other => panic!("expected the start of {token}, got {other:?}"),
             }
@@ -177,8 +179,10 @@ impl Lab {
         let dir = dir.as_os_str().as_encoded_bytes();
         let is_server = |pid: &i32| {
             std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
-                line.split(|b| *b == 0).nth(1) == Some(b"shimd") && line.split(|b| *b == 0).nth(2) == Some(dir)
-            }) && std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "rota-shimd")
+                line.split(|b| *b == 0).nth(1) == Some(b"shimd")
+                    && line.split(|b| *b == 0).nth(2) == Some(dir)
+            }) && std::fs::read_to_string(format!("/proc/{pid}/comm"))
+                .is_ok_and(|name| name.trim() == "rota-shimd")
         };
         proc::pids().unwrap().into_iter().filter(is_server).collect()
     }
