@@ -329,3 +329,20 @@ async fn a_burst_leaves_no_descriptor_no_zombie_and_no_shim() {
 fn exists(pid: i32) -> bool {
     rota_node::io::proc::stat(pid).is_ok()
 }
+
+#[tokio::test]
+async fn a_sleeping_attempt_costs_less_than_a_mebibyte() {
+    let mut lab = Lab::new().await;
+    lab.sh(1, "sleep 9999").await;
+    let shim = shim_lab::parent(lab.started(1).await);
+    let rollup = std::fs::read_to_string(format!("/proc/{shim}/smaps_rollup")).unwrap();
+    let private_kib: u64 = rollup
+        .lines()
+        .filter(|line| line.starts_with("Private_"))
+        .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+        .sum();
+    println!("{private_kib} KiB of its own");
+    assert!(private_kib < 1_024);
+    lab.host.end(Token(1), EndReason::Cancel).await;
+    lab.ended(1).await;
+}
