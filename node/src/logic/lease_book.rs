@@ -18,7 +18,7 @@ pub enum Receipt {
     Waits,
     /// Acknowledge now (only with a planted bug).
     Acknowledge,
-    /// This peer does not lead, or the host is unknown: the holder asks elsewhere.
+    /// This peer does not lead, the host holds no lease, or its lease is being let go: the holder registers again.
     NotHere,
     /// The epoch is not the host's: its lease expired or it was replaced; it must register again.
     WrongEpoch {
@@ -50,6 +50,9 @@ pub struct DueLease {
 struct Held {
     epoch: LeaseEpoch,
     heard_ms: u64,
+    /// Its expiry may be on its way to the log: no renewal is taken any more, or the holder would run on under a
+    /// lease that the log has let go.
+    condemned: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -107,7 +110,7 @@ impl LeaseBook {
         for (host, epoch) in hosts {
             let held = match self.hosts.get(&host) {
                 Some(held) if held.epoch == epoch => *held,
-                _ => Held { epoch, heard_ms: now_ms },
+                _ => Held { epoch, heard_ms: now_ms, condemned: false },
             };
             next.insert(host, held);
         }
@@ -121,6 +124,9 @@ impl LeaseBook {
         };
         if held.epoch != epoch {
             return Receipt::WrongEpoch { current: held.epoch };
+        }
+        if held.condemned {
+            return Receipt::NotHere;
         }
         held.heard_ms = held.heard_ms.max(now_ms);
         if self.faults.ack_renewal_at_once {
@@ -173,20 +179,23 @@ impl LeaseBook {
             .collect()
     }
 
-    /// Of leases that were due before a quorum confirmation, those that may now be proposed for expiry.
+    /// Of leases that were due before a quorum confirmation, those that are to be proposed for expiry now, by the
+    /// leader of this term or by nobody. From here on their renewals are refused: the proposal may be committed at any
+    /// later time. As long as it is not, they stay due and are returned again.
     #[must_use]
-    pub fn still_due(&self, due: &[DueLease], confirmed: bool) -> Vec<(HostId, LeaseEpoch)> {
+    pub fn still_due(&mut self, due: &[DueLease], confirmed: bool) -> Vec<(HostId, LeaseEpoch)> {
         if !confirmed && !self.faults.expire_without_quorum {
             return Vec::new();
         }
-        due.iter()
-            .filter(|d| {
-                self.hosts
-                    .get(&d.host)
-                    .is_some_and(|held| held.epoch == d.epoch && held.heard_ms == d.heard_ms)
-            })
-            .map(|d| (d.host, d.epoch))
-            .collect()
+        let mut expired = Vec::new();
+        for d in due {
+            let held = self.hosts.get_mut(&d.host);
+            if let Some(held) = held.filter(|held| held.epoch == d.epoch && held.heard_ms == d.heard_ms) {
+                held.condemned = true;
+                expired.push((d.host, d.epoch));
+            }
+        }
+        expired
     }
 
     /// Hosts silent for so long that nothing new is placed there.

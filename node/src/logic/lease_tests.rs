@@ -52,9 +52,25 @@ fn expiry_needs_silence_a_drained_queue_and_a_confirmed_quorum() {
     let due = book.due(100 + 5_101);
     assert_eq!(due.len(), 1);
     assert!(book.still_due(&due, false).is_empty(), "no quorum, no expiry");
-    assert_eq!(book.still_due(&due, true), vec![(HOST, EPOCH)]);
     book.on_receipt(HOST, EPOCH, 1, 5_202);
     assert!(book.still_due(&due, true).is_empty(), "a queued renewal saves the lease");
+    let due = book.due(5_202 + 5_101);
+    assert_eq!(book.still_due(&due, true), vec![(HOST, EPOCH)]);
+}
+
+/// Found by the simulator: the expiry waits on a slow disk, a renewal comes, is confirmed and acknowledged, then the
+/// expiry is committed, and the task runs twice.
+#[test]
+fn a_renewal_that_comes_after_the_verdict_is_not_taken() {
+    let mut book = elected(0);
+    let due = book.due(5_101);
+    assert_eq!(book.still_due(&due, true), vec![(HOST, EPOCH)]);
+    assert_eq!(book.on_receipt(HOST, EPOCH, 1, 5_102), Receipt::NotHere);
+    assert_eq!(book.round_begin(), None);
+    let again = book.due(5_200);
+    assert_eq!(book.still_due(&again, true), vec![(HOST, EPOCH)], "until the log has it, it stays due");
+    book.set_hosts([(HOST, LeaseEpoch(2))], 5_300);
+    assert_eq!(book.on_receipt(HOST, LeaseEpoch(2), 2, 5_301), Receipt::Waits);
 }
 
 #[test]

@@ -1,0 +1,153 @@
+//! Users: they submit, cancel, drain, ask again when no answer comes, and now and then although one came.
+
+use super::queue::{Ev, Outside, Own};
+use super::sim::World;
+use rota_protocol::ask::Ask;
+use rota_protocol::command::{Command, Outcome, Proposal};
+use rota_protocol::job::{Actor, ArraySpec, JobSpec, Role};
+use rota_protocol::{HostId, JobId, RequestId};
+
+/// A client asks again after this.
+const PATIENCE_MS: (u64, u64) = (700, 2_000);
+/// From a client to a peer.
+const DELAY_MS: (u64, u64) = (1, 20);
+/// Answers that are lost on the way to the client.
+const LOST_PERMILLE: u64 = 100;
+/// More GPUs than any host has.
+const TOO_MANY_GPUS: u32 = 16;
+
+/// What users did so far.
+#[derive(Debug, Default)]
+pub struct Clients {
+    /// Every request ever made.
+    pub requests: Vec<Request>,
+    /// Hosts that are drained.
+    pub drained: Vec<HostId>,
+    /// The request of the probe after the healing.
+    pub probe: Option<usize>,
+}
+
+/// One request.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// What is asked, under which id.
+    pub proposal: Proposal,
+    /// The answer heard.
+    pub answer: Option<Outcome>,
+}
+
+impl World {
+    /// A user acts.
+    pub(super) fn client_acts(&mut self) {
+        if self.healed {
+            return;
+        }
+        let gap = self.params.client_gap_ms;
+        let next = self.now + self.rng.range(1, 2 * gap);
+        self.queue.push(next, Ev::Outside(Outside::Client));
+        match self.rng.weighted(&[60, 22, 6, 6, 6]) {
+            0 => {
+                let spec = self.draw_spec();
+                self.request(Command::Submit { spec });
+            }
+            1 => {
+                let job = JobId(self.rng.range(1, 1 + self.oracle.acked.len() as u64));
+                let index = self.rng.chance(200).then(|| u32::try_from(self.rng.below(4)).unwrap_or(0));
+                self.request(Command::Cancel { job, index });
+            }
+            2 => {
+                // Asked although the answer is known: the same id, the same answer.
+                let known = self.clients.requests.len() as u64;
+                if known > 0 {
+                    let again = usize::try_from(self.rng.below(known)).unwrap_or(0);
+                    self.ask(again);
+                }
+            }
+            3 => {
+                let host = HostId(self.rng.range(1, self.hosts.len() as u64));
+                self.request(Command::DrainHost { host, reason: "new fans".into() });
+            }
+            _ => {
+                let host = HostId(self.rng.range(1, self.hosts.len() as u64));
+                self.request(Command::UndrainHost { host });
+            }
+        }
+    }
+
+    fn draw_spec(&mut self) -> JobSpec {
+        let most = u64::from(self.params.gpus.iter().copied().max().unwrap_or(1));
+        let gpus = match self.rng.below(20) {
+            0 => TOO_MANY_GPUS,
+            1..=4 => 0,
+            _ => u32::try_from(self.rng.range(1, most)).unwrap_or(1),
+        };
+        let array = self.rng.chance(200).then(|| ArraySpec {
+            start: 0,
+            end: u32::try_from(self.rng.range(0, 4)).unwrap_or(0),
+            step: 1,
+            parallel_max: u32::try_from(self.rng.below(3)).unwrap_or(0),
+        });
+        JobSpec {
+            name: format!("job-{}", self.clients.requests.len()),
+            argv: vec![b"/bin/train".to_vec()],
+            env: Vec::new(),
+            workdir: b"/".to_vec(),
+            ask: Ask {
+                gpu_milli: gpus * 1_000,
+                cpus_milli: u32::try_from(self.rng.range(1, 4) * 500).unwrap_or(500),
+                mem_mib: self.rng.range(1, 8) * 512,
+                ..Ask::default()
+            },
+            array,
+            priority: u16::try_from(self.rng.range(0, 100)).unwrap_or(50),
+            time_limit_ms: self.rng.chance(200).then(|| self.rng.range(200, 4_000)),
+            grace_ms: self.rng.chance(500).then(|| u32::try_from(self.rng.range(0, 1_500)).unwrap_or(0)),
+            retries: u16::try_from(self.rng.below(3)).unwrap_or(0),
+            uid_gid: None,
+        }
+    }
+
+    /// Makes a new request.
+    pub(super) fn request(&mut self, command: Command) -> usize {
+        let at = self.clients.requests.len();
+        let actor = Actor { tenant: "lab".into(), user: "ann".into(), role: Role::Operator };
+        let proposal = Proposal { request: RequestId(at as u128 + 1), actor, command };
+        self.clients.requests.push(Request { proposal, answer: None });
+        self.ask(at);
+        at
+    }
+
+    /// Hands a request to some peer that runs, and waits.
+    pub(super) fn ask(&mut self, at: usize) {
+        let running: Vec<HostId> = self.ids().filter(|id| self.host(*id).agent.is_some()).collect();
+        if let Some(peer) = self.rng.pick(&running) {
+            let after = self.rng.range(DELAY_MS.0, DELAY_MS.1);
+            self.own_after(peer, after, Own::Asked(at));
+        }
+        let again = self.now + self.rng.range(PATIENCE_MS.0, PATIENCE_MS.1);
+        self.queue.push(again, Ev::Outside(Outside::Retry(at)));
+    }
+
+    /// The peer has it.
+    pub(super) fn asked(&mut self, host: HostId, at: usize) {
+        let proposal = self.clients.requests[at].proposal.clone();
+        self.call(host, super::agent::CallKind::Client(at), vec![proposal]);
+    }
+
+    /// No answer yet: the same request again, at some peer.
+    pub(super) fn retry(&mut self, at: usize) {
+        if self.clients.requests[at].answer.is_none() {
+            self.ask(at);
+        }
+    }
+
+    /// An answer, unless it is lost.
+    pub(super) fn answered(&mut self, at: usize, outcome: Outcome) {
+        if !self.healed && self.rng.chance(LOST_PERMILLE) {
+            return;
+        }
+        let request = self.clients.requests[at].proposal.request;
+        self.oracle_answered(request, &outcome);
+        self.clients.requests[at].answer = Some(outcome);
+    }
+}
