@@ -10,7 +10,7 @@ use crate::config::{AgentConfig, ConfigError};
 use crate::devices::host::boot_id;
 use crate::http::{self, Health, HttpState, MetricsToken};
 use crate::meters::Meters;
-use crate::net::{Identity, IdentityError, Net, NetConfig, NetError, NetTimings};
+use crate::net::{Identity, IdentityError, Net, NetConfig, NetError, NetTimings, keep_keys_out_of_dumps};
 use crate::node::{Node, Parts};
 use crate::notify::Notify;
 use crate::peer_handler::Handler;
@@ -134,6 +134,9 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
 /// # Errors
 /// See [`start`].
 pub async fn run(config: AgentConfig) -> Result<(), AgentError> {
+    if let Err(error) = keep_keys_out_of_dumps() {
+        tracing::warn!(%error, "a core dump of this process could show keys");
+    }
     let running = start(config).await?;
     let node = &running.node;
     tracing::info!(host = %node.host, cluster = %node.cluster, listen = %node.config.listen, "the agent runs");

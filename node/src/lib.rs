@@ -31,15 +31,21 @@ pub mod shim;
 pub mod table;
 
 use cli::ops::Handlers;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// The program. The fork server comes before anything else: it copies itself, which only a process with one thread
 /// and no runtime may do.
 #[must_use]
 pub fn main() -> ExitCode {
-    let mut args = std::env::args_os().skip(1);
-    if args.next().is_some_and(|first| first == shim::SERVER_ARG) {
-        std::process::exit(shim::server_main(args));
+    main_with(std::env::args_os().collect())
+}
+
+/// The program with other arguments than the process's own: the chaos tests are `rota` after their first word.
+#[must_use]
+pub fn main_with(args: Vec<OsString>) -> ExitCode {
+    if args.get(1).is_some_and(|first| first == shim::SERVER_ARG) {
+        std::process::exit(shim::server_main(args.into_iter().skip(2)));
     }
     let handlers = Handlers {
         init: ops::init,
@@ -49,5 +55,5 @@ pub fn main() -> ExitCode {
         demo: ops::demo,
         bench: ops::bench,
     };
-    cli::main(std::env::args_os(), &handlers)
+    cli::main(args, &handlers)
 }

@@ -8,15 +8,19 @@ use rota_protocol::api::{ApiAnswer, ApiCall, ApiReply, ApiRequest};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::frame::{FrameKind, Hello, VERSION_MAX, VERSION_MIN, negotiate};
 use std::sync::Arc;
+use std::time::Duration;
 use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 /// Answers that may wait for a slow reader before its calls wait too.
 const ANSWERS_QUEUED_MAX: usize = 256;
 /// Calls of one connection that run at once; further ones wait unread, which the client feels as back-pressure.
 const CALLS_OPEN_MAX: usize = 1_024;
+/// How long a stranger may take to greet, and to show a token: a stream that says nothing frees its place.
+const GREETING_TIME: Duration = Duration::from_secs(5);
 /// Answers that are written together at most.
 const ANSWERS_TOGETHER_MAX: usize = 64;
 
@@ -49,7 +53,8 @@ where
 {
     let (reader, mut writer) = tokio::io::split(stream);
     let mut frames = FrameReader::new(reader);
-    let Some(first) = frames.next().await? else { return Ok(()) };
+    let Ok(first) = timeout(GREETING_TIME, frames.next()).await else { return Ok(()) };
+    let Some(first) = first? else { return Ok(()) };
     let hello: Hello = first.message(FrameKind::Hello)?;
     let ours = Hello {
         version_min: VERSION_MIN,
@@ -78,7 +83,15 @@ async fn take_calls<R: AsyncRead + Unpin>(
 ) -> Result<(), FramingError> {
     let open = Arc::new(Semaphore::new(CALLS_OPEN_MAX));
     let mut calls = JoinSet::new();
-    while let Some(frame) = frames.next().await? {
+    loop {
+        let frame = match &caller {
+            Some(_) => frames.next().await?,
+            None => match timeout(GREETING_TIME, frames.next()).await {
+                Ok(frame) => frame?,
+                Err(_) => return Ok(()),
+            },
+        };
+        let Some(frame) = frame else { return Ok(()) };
         let call: ApiCall = frame.message(FrameKind::ApiCall)?;
         let answers = Answers { seq: call.seq, queue: queue.clone() };
         if let ApiRequest::Authenticate { token } = &call.request {
@@ -106,7 +119,6 @@ async fn take_calls<R: AsyncRead + Unpin>(
         });
         while calls.try_join_next().is_some() {}
     }
-    Ok(())
 }
 
 async fn answer(node: &Arc<Node>, caller: Caller, request: ApiRequest, answers: Answers) {

@@ -1,0 +1,72 @@
+//! Rung 3 on a small budget: real agents are killed, frozen and restarted. `ROTA_REAL_ROUNDS` makes it longer; the
+//! command `rota-chaos real --rounds N` does the same by hand and prints a table.
+//!
+//! The scenarios share two cores with each other and with everything else, so they run one at a time.
+
+use rota_chaos::real::report::Verdict;
+use rota_chaos::real::{Bench, run};
+use std::sync::Mutex;
+
+/// One cluster at a time.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn scenario(name: &str, rounds: usize) {
+    let _alone = MACHINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let rounds = std::env::var("ROTA_REAL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(rounds);
+    let bench = Bench {
+        exe: env!("CARGO_BIN_EXE_rota-chaos").into(),
+        exe_args: vec!["rota".into()],
+        dir: dir.path().to_owned(),
+        rounds,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let report = runtime.block_on(run(name, &bench)).unwrap_or_else(|error| panic!("{name}: the lab failed: {error}"));
+    println!("{}", report.line());
+    assert_eq!(report.verdict, Verdict::Pass, "{}", report.line());
+}
+
+#[test]
+fn p1_leader_killed_under_submits() {
+    scenario("P1", 4);
+}
+
+#[test]
+fn p2_all_agents_killed_at_once() {
+    scenario("P2", 1);
+}
+
+#[test]
+fn p3_woken_leader_serves_no_stale_read() {
+    scenario("P3", 3);
+}
+
+#[test]
+fn p4_agent_frozen_past_its_lease() {
+    scenario("P4", 1);
+}
+
+#[test]
+fn p6_agent_killed_and_restarted_adopts() {
+    scenario("P6", 1);
+}
+
+#[test]
+fn p7_agent_or_shim_killed_for_good() {
+    scenario("P7", 1);
+}
+
+#[test]
+fn p11_two_agents_on_one_data_directory() {
+    scenario("P11", 1);
+}
+
+#[test]
+fn r9_lost_answer_retried() {
+    scenario("R9", 4);
+}
+
+#[test]
+fn r054_black_hole_host() {
+    scenario("R054", 1);
+}
