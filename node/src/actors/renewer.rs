@@ -143,7 +143,11 @@ async fn renew(state: &mut State) {
             tracing::warn!(%error, "the lease is over; registering again");
             state.registered = None;
             register(state).await;
-            state.node.doors.renewer.knock(Msg::Now);
+            let lease = state.node.lease.lock().unwrap_or_else(PoisonError::into_inner);
+            // A new epoch is renewed at once; the old one again would be refused again, so that waits its turn.
+            if lease.as_ref().is_some_and(|own| own.epoch != renewal.epoch) {
+                state.node.doors.renewer.knock(Msg::Now);
+            }
         }
         other => tracing::debug!(?other, "the lease was not renewed"),
     }

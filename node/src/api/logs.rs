@@ -9,11 +9,14 @@ use super::{READ_DEADLINE, not_found};
 use super::session::Answers;
 use crate::node::Node;
 use crate::net::PeerLink;
+use rota_consensus::AppliedNote;
 use rota_protocol::api::{ApiReply, LogChunk, OutputStream};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::{HostId, JobId, Token};
 use rota_protocol::peer::{PeerReply, PeerRequest};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 /// How long a host holds a read open while there is nothing new.
@@ -65,6 +68,13 @@ pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers
                 };
                 match pumped {
                     Ok(true) => {}
+                    // Granted, but its host has not begun with it: the next news of the job says more.
+                    Err(error) if error.code == ErrorCode::NotFound && wanted.follow && is_live(node, token) => {
+                        if !next_news(&mut notes, wanted.job, &answers).await {
+                            return;
+                        }
+                        continue;
+                    }
                     Ok(false) => return,
                     Err(error) => {
                         answers.send(false, Err(error)).await;
@@ -77,17 +87,11 @@ pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers
                 }
                 (after, offset) = (Some(token), 0);
             }
-            Place::NotYet if wanted.follow => loop {
-                tokio::select! {
-                    note = notes.recv() => match note {
-                        Ok(note) if touches(&note, wanted.job) => break,
-                        Ok(_) => {}
-                        Err(RecvError::Lagged(_)) => break,
-                        Err(RecvError::Closed) => return,
-                    },
-                    () = answers.closed() => return,
+            Place::NotYet if wanted.follow => {
+                if !next_news(&mut notes, wanted.job, &answers).await {
+                    return;
                 }
-            },
+            }
             Place::NotYet | Place::Over => {
                 answers.send(false, Ok(ApiReply::Done)).await;
                 return;
@@ -98,6 +102,25 @@ pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers
             }
         }
     }
+}
+
+/// Waits for a commit that touches the job; false when there is nobody left to tell.
+async fn next_news(notes: &mut broadcast::Receiver<Arc<AppliedNote>>, job: JobId, answers: &Answers) -> bool {
+    loop {
+        tokio::select! {
+            note = notes.recv() => match note {
+                Ok(note) if touches(&note, job) => return true,
+                Ok(_) => {}
+                Err(RecvError::Lagged(_)) => return true,
+                Err(RecvError::Closed) => return false,
+            },
+            () = answers.closed() => return false,
+        }
+    }
+}
+
+fn is_live(node: &Node, token: Token) -> bool {
+    node.consensus.read(|state| state.attempt(token).is_some())
 }
 
 fn place(node: &Node, caller: &Caller, wanted: &Wanted, after: Option<Token>) -> Place {

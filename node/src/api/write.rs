@@ -41,7 +41,8 @@ pub(super) async fn answer(node: &Node, caller: &Caller, request: ApiRequest) ->
             let host = host_named(node, &host)?;
             done(one(node, caller, request, Command::UndrainHost { host }).await?)
         }
-        ApiRequest::MintToken { request, usage, ttl_ms } => mint(node, caller, request, usage, ttl_ms).await,
+        // Never deduplicated: the stored answer of an earlier request could not repeat the secret.
+        ApiRequest::MintToken { request: _, usage, ttl_ms } => mint(node, caller, usage, ttl_ms).await,
         other => Err(PublicError::new(ErrorCode::Internal, format!("not a write: {other:?}"))),
     }
 }
@@ -126,7 +127,6 @@ async fn send_signal(
 async fn mint(
     node: &Node,
     caller: &Caller,
-    request: RequestId,
     usage: TokenUse,
     ttl_ms: u64,
 ) -> Result<ApiReply, PublicError> {
@@ -147,7 +147,7 @@ async fn mint(
     let (secret, token) = mint_secret(kind, &node.identity.ca_fingerprint())
         .map_err(|error| PublicError::new(ErrorCode::Internal, error.to_string()))?;
     let expires_at_ms = crate::io::clock::wall_ms().saturating_add(ttl_ms);
-    done(one(node, caller, request, Command::MintToken { token, usage, expires_at_ms }).await?)?;
+    done(one(node, caller, RequestId::NONE, Command::MintToken { token, usage, expires_at_ms }).await?)?;
     Ok(ApiReply::Token { secret })
 }
 
