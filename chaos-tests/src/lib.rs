@@ -1,4 +1,5 @@
 //! Doubt: simulator, fault injection and checkers for Rota. Nothing of the product depends on this crate.
 
+pub mod real;
 pub mod report;
 pub mod world;

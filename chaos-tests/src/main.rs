@@ -1,9 +1,12 @@
 //! `rota-chaos`: runs the rungs of doubt by hand. `cargo test` runs small budgets of the same.
 
 use clap::{Parser, Subcommand};
+use rota_chaos::real::report::{Report, Verdict};
+use rota_chaos::real::{self, Bench, SCENARIOS};
 use rota_chaos::report;
 use rota_chaos::world::plant::Plant;
 use rota_chaos::world::sweep::{run, sweep};
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -44,10 +47,81 @@ enum Rung {
         #[arg(long)]
         threads: Option<usize>,
     },
+    /// Real agents on loopback, killed, frozen and restarted. Exit code: 0 all held, 1 one did not.
+    Real {
+        /// How often each scenario is repeated.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// Only this one, by its fault id; may be repeated.
+        #[arg(long)]
+        only: Vec<String>,
+        /// One JSON document a scenario.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 fn main() -> ExitCode {
-    let Rung::World { seeds, from, seed, plant, json, threads } = Cli::parse().rung;
+    // The labs run this very program as `rota`, and its agents start their fork server by it.
+    let mut args: Vec<OsString> = std::env::args_os().collect();
+    match args.get(1).and_then(|first| first.to_str()) {
+        Some("rota") => {
+            args.remove(1);
+            return rota_node::main_with(args);
+        }
+        Some(rota_node::shim::SERVER_ARG) => return rota_node::main_with(args),
+        _ => {}
+    }
+    match Cli::parse().rung {
+        Rung::World { seeds, from, seed, plant, json, threads } => {
+            world(seeds, from, seed, plant, json, threads)
+        }
+        Rung::Real { rounds, only, json } => real(rounds, &only, json),
+    }
+}
+
+fn real(rounds: usize, only: &[String], json: bool) -> ExitCode {
+    let outcome = scenarios(rounds, only, json);
+    outcome.unwrap_or_else(|error| {
+        eprintln!("the lab cannot be set up: {error}");
+        ExitCode::from(2)
+    })
+}
+
+fn scenarios(rounds: usize, only: &[String], json: bool) -> std::io::Result<ExitCode> {
+    let dir = tempfile::tempdir()?;
+    let exe = std::env::current_exe()?;
+    let bench = Bench { exe, exe_args: vec!["rota".into()], dir: dir.path().to_owned(), rounds };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let chosen =
+        SCENARIOS.into_iter().filter(|name| only.is_empty() || only.iter().any(|wanted| wanted == name));
+    let (mut ran, mut failed) = (0, 0);
+    for name in chosen {
+        let report = runtime
+            .block_on(real::run(name, &bench))
+            .unwrap_or_else(|error| Report::new(name, Verdict::Fail(format!("the lab failed: {error}"))));
+        ran += 1;
+        failed += usize::from(report.verdict != Verdict::Pass);
+        if json {
+            println!("{}", report.json());
+        } else {
+            println!("{}", report.line());
+        }
+    }
+    if ran == 0 {
+        eprintln!("no such scenario; there are {}", SCENARIOS.join(", "));
+    }
+    Ok(ExitCode::from(u8::from(failed > 0 || ran == 0)))
+}
+
+fn world(
+    seeds: u64,
+    from: u64,
+    seed: Option<u64>,
+    plant: Option<Plant>,
+    json: bool,
+    threads: Option<usize>,
+) -> ExitCode {
     let mut out = std::io::stdout().lock();
     // A closed pipe is the reader's wish.
     if let Some(seed) = seed {

@@ -21,7 +21,8 @@ fn scenario(name: &str, rounds: usize) {
         rounds,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let report = runtime.block_on(run(name, &bench)).unwrap_or_else(|error| panic!("{name}: the lab failed: {error}"));
+    let report =
+        runtime.block_on(run(name, &bench)).unwrap_or_else(|error| panic!("{name}: the lab failed: {error}"));
     println!("{}", report.line());
     assert_eq!(report.verdict, Verdict::Pass, "{}", report.line());
 }

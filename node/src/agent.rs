@@ -120,10 +120,12 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     }
     let node = Arc::new(Node::new(Parts { config, identity, boot, consensus, net, shims }));
     handler.set_node(Arc::clone(&node));
-    let (root, _) = Actor::spawn(None, Root, Arc::clone(&node)).await.map_err(|e| AgentError::Actors(e.to_string()))?;
+    let (root, _) =
+        Actor::spawn(None, Root, Arc::clone(&node)).await.map_err(|e| AgentError::Actors(e.to_string()))?;
     tokio::spawn(pass_on(from_shims, Arc::clone(&node)));
     if let Some(addr) = node.config.http_listen {
-        let listener = tokio::net::TcpListener::bind(addr).await.map_err(io(format!("cannot listen on {addr}")))?;
+        let listener =
+            tokio::net::TcpListener::bind(addr).await.map_err(io(format!("cannot listen on {addr}")))?;
         tokio::spawn(serve_http(listener, http_state(&node, meters)?));
     }
     Ok(Running { node, root, _lock: lock })
@@ -199,7 +201,9 @@ fn http_state(node: &Arc<Node>, meters: Meters) -> Result<HttpState, AgentError>
     let health = move || {
         let node = watched.upgrade();
         Health {
-            leader_known: node.as_ref().is_some_and(|node| node.consensus.leadership().borrow().leader.is_some()),
+            leader_known: node
+                .as_ref()
+                .is_some_and(|node| node.consensus.leadership().borrow().leader.is_some()),
             applied: node.as_ref().map_or(0, |node| *node.consensus.applied().borrow()),
         }
     };

@@ -36,16 +36,61 @@ pub const RESTART_PAUSE_MS: u64 = 5;
 
 /// The tree.
 pub const TABLE: &[Row] = &[
-    Row { name: "raft", parent: "root", on_death: OnDeath::EndProcess, why: "an entry that panics in apply panics again at each replay" },
-    Row { name: "scheduler", parent: "root", on_death: OnDeath::Restart, why: "plans are rebuilt from the state; a lost plan was never promised" },
-    Row { name: "leases", parent: "root", on_death: OnDeath::Restart, why: "a fresh book counts every lease from now, which only makes expiry later" },
-    Row { name: "renewer", parent: "root", on_death: OnDeath::Restart, why: "the lease file keeps the last deadline" },
-    Row { name: "reconciler", parent: "root", on_death: OnDeath::Restart, why: "desired and running are both read again" },
-    Row { name: "attempt", parent: "reconciler", on_death: OnDeath::Reconcile, why: "the shim holds the truth; the reconciler asks it" },
+    Row {
+        name: "raft",
+        parent: "root",
+        on_death: OnDeath::EndProcess,
+        why: "an entry that panics in apply panics again at each replay",
+    },
+    Row {
+        name: "scheduler",
+        parent: "root",
+        on_death: OnDeath::Restart,
+        why: "plans are rebuilt from the state; a lost plan was never promised",
+    },
+    Row {
+        name: "leases",
+        parent: "root",
+        on_death: OnDeath::Restart,
+        why: "a fresh book counts every lease from now, which only makes expiry later",
+    },
+    Row {
+        name: "renewer",
+        parent: "root",
+        on_death: OnDeath::Restart,
+        why: "the lease file keeps the last deadline",
+    },
+    Row {
+        name: "reconciler",
+        parent: "root",
+        on_death: OnDeath::Restart,
+        why: "desired and running are both read again",
+    },
+    Row {
+        name: "attempt",
+        parent: "reconciler",
+        on_death: OnDeath::Reconcile,
+        why: "the shim holds the truth; the reconciler asks it",
+    },
     Row { name: "devices", parent: "root", on_death: OnDeath::Restart, why: "devices are discovered again" },
-    Row { name: "device", parent: "devices", on_death: OnDeath::Restart, why: "a reading is worth nothing after a second" },
-    Row { name: "gossip", parent: "root", on_death: OnDeath::Restart, why: "members are announced again; nothing rests on gossip alone" },
-    Row { name: "api", parent: "root", on_death: OnDeath::Restart, why: "clients reconnect with the same request ids" },
+    Row {
+        name: "device",
+        parent: "devices",
+        on_death: OnDeath::Restart,
+        why: "a reading is worth nothing after a second",
+    },
+    Row {
+        name: "gossip",
+        parent: "root",
+        on_death: OnDeath::Restart,
+        why: "members are announced again; nothing rests on gossip alone",
+    },
+    Row {
+        name: "api",
+        parent: "root",
+        on_death: OnDeath::Restart,
+        why: "clients reconnect with the same request ids",
+    },
     Row { name: "meter", parent: "root", on_death: OnDeath::Restart, why: "gauges are read again" },
 ];
 

@@ -138,8 +138,10 @@ impl AgentConfig {
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        toml::from_str(&text)
-            .map_err(|e| ConfigError::Parse { path: path.to_owned(), message: e.to_string().trim().to_owned() })
+        toml::from_str(&text).map_err(|e| ConfigError::Parse {
+            path: path.to_owned(),
+            message: e.to_string().trim().to_owned(),
+        })
     }
 
     /// Checks what the types cannot.
@@ -156,7 +158,9 @@ impl AgentConfig {
         }
         self.profile.lease().check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         if self.listen.port() == 0 {
-            return Err(ConfigError::Rule("listen: port 0 would change at each start; give one, such as 7420".into()));
+            return Err(ConfigError::Rule(
+                "listen: port 0 would change at each start; give one, such as 7420".into(),
+            ));
         }
         Ok(())
     }
@@ -170,7 +174,11 @@ impl AgentConfig {
             host_name: host_name.to_owned(),
             sim_gpus: self.sim_gpus.clone(),
             nvml_library: self.nvml_library.clone(),
-            cpus_milli: self.cpus.as_deref().map(|text| crate::parse::cpus_milli("cpus", text)).transpose()?,
+            cpus_milli: self
+                .cpus
+                .as_deref()
+                .map(|text| crate::parse::cpus_milli("cpus", text))
+                .transpose()?,
             mem_mib: self.mem.as_deref().map(|text| crate::parse::memory_mib("mem", text)).transpose()?,
             labels: self.labels.clone(),
             boot: None,

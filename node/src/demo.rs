@@ -60,7 +60,9 @@ pub async fn run(args: &DemoArgs) -> Result<DemoReport, LabError> {
     let mut options = LabOptions::new(3, &dir).map_err(|e| LabError::Io("no program".into(), e))?;
     if crate::ops::has_real_gpus() {
         // Three peers on one machine would offer the same card three times: the first owns it, the rest have none.
-        show.line("real cards found; the demo still uses simulated ones, so that three hosts do not share a card");
+        show.line(
+            "real cards found; the demo still uses simulated ones, so that three hosts do not share a card",
+        );
     }
     options.cpus = Some("16".into());
     options.mem = Some("64GiB".into());
@@ -89,20 +91,28 @@ async fn story(lab: &mut Lab, dir: &std::path::Path, show: &mut Progress) -> Res
         jobs.push(("multi-GPU", client.submit(with_gpus(spec, gpus)).await?));
     }
     jobs.push(("fails", client.submit(shell_job("exits with 3", &witness.script("exit 3"))).await?));
-    let doomed = client.submit(with_gpus(shell_job("to be cancelled", &witness.script("sleep 600")), 1)).await?;
+    let doomed =
+        client.submit(with_gpus(shell_job("to be cancelled", &witness.script("sleep 600")), 1)).await?;
     jobs.push(("cancelled", doomed));
-    let long = client.submit(with_gpus(shell_job("spans the failover", &witness.script("sleep 3")), 1)).await?;
+    let long =
+        client.submit(with_gpus(shell_job("spans the failover", &witness.script("sleep 3")), 1)).await?;
     jobs.push(("long", long));
     let impossible = client.submit(with_gpus(shell_job("asks 64 GPUs", "true"), 64)).await?;
     jobs.push(("impossible", impossible));
-    show.line(&format!("accepted {} jobs; the last asks 64 GPUs of one host: {}", jobs.len(), why(&mut client, impossible).await?));
+    show.line(&format!(
+        "accepted {} jobs; the last asks 64 GPUs of one host: {}",
+        jobs.len(),
+        why(&mut client, impossible).await?
+    ));
     tokio::time::sleep(Duration::from_millis(400)).await;
 
     let leader = lab.leader().await?;
     let name = lab.peers[leader].name.clone();
     let gap_ms = kill_leader_under_submits(lab, leader, &mut client, &witness, &mut jobs).await?;
     show.line(&format!("killed the leader {name} (SIGKILL); next submit acknowledged after {gap_ms} ms"));
-    client.ask(ApiRequest::Cancel { request: new_request(), job: doomed, index: None }, Duration::from_secs(10)).await?;
+    client
+        .ask(ApiRequest::Cancel { request: new_request(), job: doomed, index: None }, Duration::from_secs(10))
+        .await?;
     show.line("cancelled one running job; starting the old leader again");
     lab.spawn(leader)?;
     lab.until_up(lab.peers.len()).await?;
@@ -110,7 +120,9 @@ async fn story(lab: &mut Lab, dir: &std::path::Path, show: &mut Progress) -> Res
 
     let to_finish: Vec<JobId> = jobs.iter().map(|(_, job)| *job).filter(|job| *job != impossible).collect();
     let total = to_finish.len();
-    let rows = client.until_done(&to_finish, DONE_LIMIT, |done, _| show.live(&format!("{done} of {total} jobs done"))).await?;
+    let rows = client
+        .until_done(&to_finish, DONE_LIMIT, |done, _| show.live(&format!("{done} of {total} jobs done")))
+        .await?;
     show.line(&format!("{} of {total} jobs done", rows.iter().filter(|row| row.state.is_terminal()).count()));
     let digests = lab.digests().await?;
     let mut finished = 0;
@@ -137,7 +149,9 @@ async fn story(lab: &mut Lab, dir: &std::path::Path, show: &mut Progress) -> Res
         hashes_agree: agree && digests.len() == lab.peers.len(),
         state_hashes: digests
             .into_iter()
-            .map(|(host, index, rolling, full)| (host, index, format!("{rolling:016x}"), format!("{full:016x}")))
+            .map(|(host, index, rolling, full)| {
+                (host, index, format!("{rolling:016x}"), format!("{full:016x}"))
+            })
             .collect(),
         took_ms: 0,
     })
@@ -185,7 +199,10 @@ pub fn print(report: &DemoReport) {
     }
     println!("  state hashes       {}", if report.hashes_agree { "agree" } else { "DIFFER" });
     println!("  took               {:>6} ms", report.took_ms);
-    println!("{}", if report.is_good() { "nothing was lost, nothing ran twice" } else { "NOT as it should be" });
+    println!(
+        "{}",
+        if report.is_good() { "nothing was lost, nothing ran twice" } else { "NOT as it should be" }
+    );
 }
 
 struct Progress {
@@ -197,7 +214,11 @@ struct Progress {
 impl Progress {
     fn line(&mut self, text: &str) {
         if !self.quiet {
-            println!("{}[{:6.2} s] {text}", if self.live { "\r\x1b[K" } else { "" }, self.started.elapsed().as_secs_f32());
+            println!(
+                "{}[{:6.2} s] {text}",
+                if self.live { "\r\x1b[K" } else { "" },
+                self.started.elapsed().as_secs_f32()
+            );
         }
     }
 

@@ -144,7 +144,18 @@ impl Lab {
         }
         let listen = lab.listen(0);
         let first = lab.peers[0].dir.display().to_string();
-        lab.rota(&["init", "--data-dir", &first, "--name", "n1", "--cluster-name", "lab", "--listen", &listen]).await?;
+        lab.rota(&[
+            "init",
+            "--data-dir",
+            &first,
+            "--name",
+            "n1",
+            "--cluster-name",
+            "lab",
+            "--listen",
+            &listen,
+        ])
+        .await?;
         lab.spawn(0)?;
         lab.until_answers(0).await?;
         for number in 1..lab.peers.len() {
@@ -163,7 +174,8 @@ impl Lab {
         let secret = self.join_token().await?;
         let (dir, listen) = (self.peers[number].dir.display().to_string(), self.listen(number));
         let (name, first) = (self.peers[number].name.clone(), self.listen(0));
-        let join = ["join", &first, "--token", &secret, "--data-dir", &dir, "--name", &name, "--listen", &listen];
+        let join =
+            ["join", &first, "--token", &secret, "--data-dir", &dir, "--name", &name, "--listen", &listen];
         self.rota(&join).await?;
         self.spawn(number)
     }
@@ -233,8 +245,14 @@ impl Lab {
         let peer = &mut self.peers[number];
         let gone = || std::io::Error::from(std::io::ErrorKind::NotFound);
         let child = peer.child.as_mut().ok_or_else(gone).map_err(io("no agent"))?;
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(gone).map_err(io("no agent"))?;
-        rustix::process::kill_process(pid, signal).map_err(std::io::Error::from).map_err(io("cannot signal"))?;
+        let pid = i32::try_from(child.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or_else(gone)
+            .map_err(io("no agent"))?;
+        rustix::process::kill_process(pid, signal)
+            .map_err(std::io::Error::from)
+            .map_err(io("cannot signal"))?;
         if signal == Signal::KILL {
             child.wait().map_err(io("cannot wait for an agent"))?;
             peer.child = None;
@@ -351,10 +369,9 @@ impl Lab {
             self.cluster().await.ok().and_then(|view| view.leader)
         })
         .await?;
-        self.peers
-            .iter()
-            .position(|peer| peer.host == leader)
-            .ok_or_else(|| PublicError::new(ErrorCode::Internal, format!("leader {leader} is no peer")).into())
+        self.peers.iter().position(|peer| peer.host == leader).ok_or_else(|| {
+            PublicError::new(ErrorCode::Internal, format!("leader {leader} is no peer")).into()
+        })
     }
 
     /// The state's hashes of every running peer, taken at one log index: `(host, index, rolling, full)`.
@@ -368,7 +385,9 @@ impl Lab {
             for peer in self.peers.iter().filter(|peer| peer.child.is_some()) {
                 let client = peer.client().await.ok()?;
                 match client.call(ApiRequest::Digest { at_least: applied }).await {
-                    Ok(ApiReply::Digest { index, rolling, full, host }) => digests.push((host, index, rolling, full)),
+                    Ok(ApiReply::Digest { index, rolling, full, host }) => {
+                        digests.push((host, index, rolling, full))
+                    }
                     _ => return None,
                 }
             }
@@ -415,7 +434,11 @@ pub fn new_request() -> RequestId {
 ///
 /// # Errors
 /// It does not hold in time.
-pub async fn wait_for<T>(what: &str, limit: Duration, mut probe: impl AsyncFnMut() -> Option<T>) -> Result<T, LabError> {
+pub async fn wait_for<T>(
+    what: &str,
+    limit: Duration,
+    mut probe: impl AsyncFnMut() -> Option<T>,
+) -> Result<T, LabError> {
     let deadline_ms = clock::boottime_ms() + u64::try_from(limit.as_millis()).unwrap_or(u64::MAX / 2);
     loop {
         if let Ok(Some(found)) = tokio::time::timeout(limit, probe()).await {

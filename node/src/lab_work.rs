@@ -3,7 +3,7 @@
 
 use crate::client::Client;
 use crate::lab::{Lab, LabError, new_request};
-use rota_protocol::api::{ApiReply, ApiRequest, QueueFilter, Freshness};
+use rota_protocol::api::{ApiReply, ApiRequest, Freshness, QueueFilter};
 use rota_protocol::ask::Ask;
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::{JobId, RequestId};
@@ -173,11 +173,16 @@ impl Stubborn {
     ///
     /// # Errors
     /// See [`Stubborn::ask`].
-    pub async fn submit_as(&mut self, request: RequestId, spec: JobSpec, limit: Duration) -> Result<JobId, PublicError> {
+    pub async fn submit_as(
+        &mut self,
+        request: RequestId,
+        spec: JobSpec,
+        limit: Duration,
+    ) -> Result<JobId, PublicError> {
         match self.ask(ApiRequest::Submit { jobs: vec![(request, spec)] }, limit).await? {
-            ApiReply::Submitted(mut results) => {
-                results.pop().unwrap_or_else(|| Err(PublicError::new(ErrorCode::Internal, "no result for the job")))
-            }
+            ApiReply::Submitted(mut results) => results
+                .pop()
+                .unwrap_or_else(|| Err(PublicError::new(ErrorCode::Internal, "no result for the job"))),
             other => Err(PublicError::new(ErrorCode::Internal, format!("unexpected reply {other:?}"))),
         }
     }
@@ -208,7 +213,9 @@ impl Stubborn {
                         None => return Ok(all),
                     }
                 }
-                other => return Err(PublicError::new(ErrorCode::Internal, format!("unexpected reply {other:?}"))),
+                other => {
+                    return Err(PublicError::new(ErrorCode::Internal, format!("unexpected reply {other:?}")));
+                }
             }
         }
     }

@@ -50,7 +50,9 @@ pub fn join(args: JoinArgs) -> Outcome {
         return Err(PublicError::invalid("advertise", message, "10.0.0.2:7420").into());
     }
     let token = join_token(args.token)?;
-    let identity = runtime(1)?.block_on(join_cluster(&data, &token, &args.peer, &name, &advertise)).map_err(Failure::other)?;
+    let identity = runtime(1)?
+        .block_on(join_cluster(&data, &token, &args.peer, &name, &advertise))
+        .map_err(Failure::other)?;
     remember(&data, listen, args.advertise)?;
     println!("joined cluster {} as host {} ({name})", identity.cluster_name, identity.host);
     println!("next: rota agent --data-dir {}", data.display());
@@ -171,7 +173,8 @@ pub fn has_real_gpus() -> bool {
 
 /// Flags over the file over the defaults.
 fn settings(args: AgentArgs) -> Result<AgentConfig, Failure> {
-    let file = args.config.clone().or_else(|| Some(PathBuf::from(CONFIG_DEFAULT)).filter(|path| path.exists()));
+    let file =
+        args.config.clone().or_else(|| Some(PathBuf::from(CONFIG_DEFAULT)).filter(|path| path.exists()));
     let mut config = match file {
         Some(path) => AgentConfig::load(&path).map_err(Failure::other)?,
         None => AgentConfig::default(),
@@ -246,7 +249,11 @@ fn host_name() -> String {
 
 fn user_data_dir() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share"));
-    std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).or_else(home).unwrap_or_else(std::env::temp_dir).join("rota")
+    std::env::var_os("XDG_DATA_HOME")
+        .map(PathBuf::from)
+        .or_else(home)
+        .unwrap_or_else(std::env::temp_dir)
+        .join("rota")
 }
 
 fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Failure> {

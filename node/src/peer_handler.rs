@@ -52,10 +52,12 @@ impl PeerHandler for Handler {
         let (consensus, node) = (self.consensus.get().cloned(), self.node.get().cloned());
         async move {
             match request {
-                PeerRequest::Raft { .. } | PeerRequest::Propose { .. } | PeerRequest::ReadIndex => match consensus {
-                    Some(consensus) => consensus.handle(from, request).await,
-                    None => PeerReply::Refused(Self::starting()),
-                },
+                PeerRequest::Raft { .. } | PeerRequest::Propose { .. } | PeerRequest::ReadIndex => {
+                    match consensus {
+                        Some(consensus) => consensus.handle(from, request).await,
+                        None => PeerReply::Refused(Self::starting()),
+                    }
+                }
                 other => match node {
                     Some(node) => answer(&node, other).await,
                     None => PeerReply::Refused(Self::starting()),
@@ -118,7 +120,7 @@ async fn answer(node: &Arc<Node>, request: PeerRequest) -> PeerReply {
 /// It is acknowledged only after a quorum confirmation that began after it was received: a leader that was cut off
 /// must not extend a lease that its successor lets expire.
 pub async fn renew(node: &Arc<Node>, host: HostId, epoch: LeaseEpoch, relayed: bool) -> PeerReply {
-    let leadership = node.consensus.leadership().borrow().clone();
+    let leadership = *node.consensus.leadership().borrow();
     if leadership.leading {
         return renew_here(node, host, epoch).await;
     }
@@ -185,13 +187,16 @@ async fn admit(node: &Node, request: JoinRequest) -> Result<JoinReply, PublicErr
     let host = match outcome {
         Some(Outcome::HostAdmitted { host }) => host,
         Some(Outcome::Refused(error)) => return Err(error),
-        other => return Err(PublicError::new(ErrorCode::Internal, format!("an unexpected outcome: {other:?}"))),
+        other => {
+            return Err(PublicError::new(ErrorCode::Internal, format!("an unexpected outcome: {other:?}")));
+        }
     };
     let peers = node.consensus.read(|state| {
         state.hosts().filter(|peer| peer.id != host).map(|peer| (peer.id, peer.addr.clone())).collect()
     });
-    let grant = issue(&node.identity, &request, host, peers)
-        .map_err(|error| PublicError::new(ErrorCode::Invalid, format!("the certificate could not be made: {error}")))?;
+    let grant = issue(&node.identity, &request, host, peers).map_err(|error| {
+        PublicError::new(ErrorCode::Invalid, format!("the certificate could not be made: {error}"))
+    })?;
     tracing::info!(%host, name = request.host_name, "admitted a host");
     Ok(JoinReply::Granted(Box::new(grant)))
 }

@@ -59,7 +59,7 @@ async fn an_end_without_an_agent_is_found_by_the_next_one() {
 
 #[tokio::test]
 async fn an_adopted_attempt_can_be_ended_and_followed() {
-    let mut lab = Lab::new().await;
+    let lab = Lab::new().await;
     lab.sh(5, "trap 'echo bye; exit 0' TERM; echo hello; while :; do sleep 0.01; done").await;
     lab.says(5, b"hello\n").await;
     let remains = lab.kill_agent().await;

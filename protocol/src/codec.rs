@@ -38,8 +38,7 @@ const DECODE_CLAIM_MAX: usize = 2 << 30;
 /// # Errors
 /// Only for types that serde cannot lay out without names (none of ours).
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EncodeError> {
-    bincode::serde::encode_to_vec(value, bincode::config::standard())
-        .map_err(|e| EncodeError(e.to_string()))
+    bincode::serde::encode_to_vec(value, bincode::config::standard()).map_err(|e| EncodeError(e.to_string()))
 }
 
 /// Decodes exactly one value from at most `limit` bytes.
@@ -48,25 +47,18 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EncodeError> {
 /// Too many bytes, malformed bytes, a length that claims more than the limit, or bytes left over.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8], limit: usize) -> Result<T, DecodeError> {
     if bytes.len() > limit {
-        return Err(DecodeError::TooLarge {
-            len: bytes.len(),
-            limit,
-        });
+        return Err(DecodeError::TooLarge { len: bytes.len(), limit });
     }
     let config = bincode::config::standard();
     // The claim limit is a type parameter, so the nearest step above the caller's limit is taken.
     let (value, used) = match limit {
         0..=0x1_0000 => bincode::serde::decode_from_slice(bytes, config.with_limit::<0x40_0000>()),
-        0x1_0001..=0x40_0000 => {
-            bincode::serde::decode_from_slice(bytes, config.with_limit::<0x1000_0000>())
-        }
+        0x1_0001..=0x40_0000 => bincode::serde::decode_from_slice(bytes, config.with_limit::<0x1000_0000>()),
         _ => bincode::serde::decode_from_slice(bytes, config.with_limit::<DECODE_CLAIM_MAX>()),
     }
     .map_err(|e| DecodeError::Malformed(e.to_string()))?;
     if used != bytes.len() {
-        return Err(DecodeError::LeftOver {
-            left: bytes.len() - used,
-        });
+        return Err(DecodeError::LeftOver { left: bytes.len() - used });
     }
     Ok(value)
 }

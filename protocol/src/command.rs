@@ -27,12 +27,7 @@ pub struct Entry {
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "entry of {} proposals at {} ms",
-            self.proposals.len(),
-            self.at_ms
-        )
+        write!(f, "entry of {} proposals at {} ms", self.proposals.len(), self.at_ms)
     }
 }
 

@@ -49,9 +49,7 @@ impl DeviceHealth {
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Healthy => None,
-            Self::Unknown { reason } | Self::Dirty { reason } | Self::Lost { reason } => {
-                Some(reason)
-            }
+            Self::Unknown { reason } | Self::Dirty { reason } | Self::Lost { reason } => Some(reason),
         }
     }
 }

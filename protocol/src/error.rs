@@ -70,13 +70,7 @@ impl PublicError {
     /// An error with a code and a message only.
     #[must_use]
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            field: None,
-            message: message.into(),
-            example: None,
-            retry_after_ms: None,
-        }
+        Self { code, field: None, message: message.into(), example: None, retry_after_ms: None }
     }
 
     /// A field's value cannot be accepted: which, why, and a value that would be.

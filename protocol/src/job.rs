@@ -19,11 +19,7 @@ impl Actor {
     /// Rota itself: plans, reports, expiries.
     #[must_use]
     pub fn system() -> Self {
-        Self {
-            tenant: "system".into(),
-            user: "rota".into(),
-            role: Role::Admin,
-        }
+        Self { tenant: "system".into(), user: "rota".into(), role: Role::Admin }
     }
 }
 
@@ -63,8 +59,7 @@ impl ArraySpec {
     /// The index at position `ordinal`.
     #[must_use]
     pub fn index(&self, ordinal: u32) -> u32 {
-        self.start
-            .saturating_add(ordinal.saturating_mul(self.step.max(1)))
+        self.start.saturating_add(ordinal.saturating_mul(self.step.max(1)))
     }
 
     /// The position of `index`, if it is one of the array's.
@@ -218,10 +213,7 @@ impl AttemptEnd {
     /// The end counts against the user's retries (a host's fault and a preemption do not).
     #[must_use]
     pub fn is_users(&self) -> bool {
-        matches!(
-            self,
-            Self::Exited { .. } | Self::Signalled { .. } | Self::TimeLimit
-        )
+        matches!(self, Self::Exited { .. } | Self::Signalled { .. } | Self::TimeLimit)
     }
 
     /// What a shell would call its status: the code, 128 + signal, or a code of Rota's own.

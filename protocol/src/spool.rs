@@ -77,14 +77,7 @@ impl ExitRecord {
     /// The end of an attempt that never ran and said nothing.
     #[must_use]
     pub fn never_ran(token: Token, end: AttemptEnd) -> Self {
-        Self {
-            token,
-            end,
-            ran_ms: 0,
-            stdout_bytes: 0,
-            stderr_bytes: 0,
-            dropped_bytes: 0,
-        }
+        Self { token, end, ran_ms: 0, stdout_bytes: 0, stderr_bytes: 0, dropped_bytes: 0 }
     }
 }
 

@@ -25,7 +25,10 @@ async fn show(client: &mut Stubborn, job: JobId) -> Result<JobView, LabError> {
     let show = ApiRequest::Show { job, freshness: Freshness::Linearizable };
     match client.ask(show, Duration::from_secs(20)).await? {
         ApiReply::Job(view) => Ok(*view),
-        other => Err(rota_protocol::PublicError::new(rota_protocol::ErrorCode::Internal, format!("{other:?}")).into()),
+        other => {
+            Err(rota_protocol::PublicError::new(rota_protocol::ErrorCode::Internal, format!("{other:?}"))
+                .into())
+        }
     }
 }
 
@@ -61,7 +64,11 @@ pub(super) async fn restarted(bench: &Bench) -> Result<Report, LabError> {
         let wanted: String = (1..=120).map(|i| format!("{i}\n")).collect();
         let text = output(&lab, (at + 1) % lab.peers.len(), job).await?;
         if text != wanted {
-            violations.push(format!("round {round}: {} bytes of output instead of {}", text.len(), wanted.len()));
+            violations.push(format!(
+                "round {round}: {} bytes of output instead of {}",
+                text.len(),
+                wanted.len()
+            ));
         }
     }
     Ok(Report::of("P6", bench.rounds, &violations).figure("adopted_ms", slowest, Some(ADOPTED_MS_MAX)))
@@ -96,7 +103,8 @@ pub(super) async fn not_restarted(bench: &Bench) -> Result<Report, LabError> {
         let mut client = Stubborn::new(&lab, at);
         client.patience = Duration::from_millis(1_000);
         lab.signal(at, Signal::KILL)?;
-        wait_for("a second copy", Duration::from_secs(30), async || (beats.lives().len() > 1).then_some(())).await?;
+        wait_for("a second copy", Duration::from_secs(30), async || (beats.lives().len() > 1).then_some(()))
+            .await?;
         smallest = smallest.min(beats.distance_ms().unwrap_or(0));
         lab.spawn(at)?;
         lab.until_up(3).await?;
@@ -116,8 +124,10 @@ pub(super) async fn not_restarted(bench: &Bench) -> Result<Report, LabError> {
             continue;
         };
         let killed_ns = now_ns();
-        rustix::process::kill_process(shim, Signal::KILL).map_err(|e| LabError::Io("kill".into(), e.into()))?;
-        wait_for("a third copy", Duration::from_secs(30), async || (beats.lives().len() > 2).then_some(())).await?;
+        rustix::process::kill_process(shim, Signal::KILL)
+            .map_err(|e| LabError::Io("kill".into(), e.into()))?;
+        wait_for("a third copy", Duration::from_secs(30), async || (beats.lives().len() > 2).then_some(()))
+            .await?;
         let last_ns = beats.lives().get(&token.0).map_or(0, |life| life.last_ns);
         orphan_max = orphan_max.max(last_ns.saturating_sub(killed_ns) / 1_000_000);
         smallest = smallest.min(beats.distance_ms().unwrap_or(0));

@@ -24,7 +24,7 @@ pub(super) async fn leader_frozen(bench: &Bench) -> Result<Report, LabError> {
     for round in 0..bench.rounds {
         let sleep = Duration::from_millis(LEADER_SLEEPS_MS[round % LEADER_SLEEPS_MS.len()]);
         let leader = lab.leader().await?;
-        let mut frozen = lab.peers[leader].client().await?;
+        let frozen = lab.peers[leader].client().await?;
         lab.signal(leader, Signal::STOP)?;
         let started = std::time::Instant::now();
         let mut client = Stubborn::new(&lab, leader);
@@ -42,13 +42,16 @@ pub(super) async fn leader_frozen(bench: &Bench) -> Result<Report, LabError> {
         match frozen.call(ApiRequest::Show { job: newest, freshness: Freshness::Linearizable }).await {
             Ok(ApiReply::Job(_)) => {}
             Err(error) if error.code != rota_protocol::ErrorCode::NotFound => stale_refused += 1,
-            other => violations.push(format!("round {round}: the woken leader answered {other:?} for job {newest}")),
+            other => violations
+                .push(format!("round {round}: the woken leader answered {other:?} for job {newest}")),
         }
         lab.until_up(3).await?;
     }
-    Ok(Report::of("P3", bench.rounds, &violations)
-        .figure("gap_max_ms", gap_max, Some(GAP_MS_MAX))
-        .figure("woken_leader_could_not_tell", stale_refused, None))
+    Ok(Report::of("P3", bench.rounds, &violations).figure("gap_max_ms", gap_max, Some(GAP_MS_MAX)).figure(
+        "woken_leader_could_not_tell",
+        stale_refused,
+        None,
+    ))
 }
 
 fn queued() -> rota_protocol::job::JobSpec {
@@ -68,11 +71,15 @@ pub(super) async fn agent_frozen_past_its_lease(bench: &Bench) -> Result<Report,
         let mut client = Stubborn::new(&lab, 0);
         let job = client.submit(shell_job("beats", &beats.script(60))).await?;
         let at = position(&lab, running_on(&mut client, job).await?);
-        wait_for("a first beat", Duration::from_secs(10), async || (!beats.lives().is_empty()).then_some(())).await?;
+        wait_for("a first beat", Duration::from_secs(10), async || (!beats.lives().is_empty()).then_some(()))
+            .await?;
         let mut client = Stubborn::new(&lab, at);
         client.patience = Duration::from_millis(1_000);
         lab.signal(at, Signal::STOP)?;
-        let moved = wait_for("a second copy", Duration::from_secs(30), async || (beats.lives().len() > 1).then_some(())).await;
+        let moved = wait_for("a second copy", Duration::from_secs(30), async || {
+            (beats.lives().len() > 1).then_some(())
+        })
+        .await;
         lab.signal(at, Signal::CONT)?;
         if moved.is_err() {
             violations.push(format!("round {round}: the job was not started elsewhere"));
@@ -96,18 +103,22 @@ pub(super) async fn agent_frozen_past_its_lease(bench: &Bench) -> Result<Report,
         client.until_done(&[job], Duration::from_secs(20), |_, _| {}).await?;
         lab.until_up(3).await?;
     }
-    Ok(Report::of("P4", bench.rounds, &violations)
-        .figure("smallest_distance_ms", u64::try_from(smallest).unwrap_or(0), None))
+    Ok(Report::of("P4", bench.rounds, &violations).figure(
+        "smallest_distance_ms",
+        u64::try_from(smallest).unwrap_or(0),
+        None,
+    ))
 }
 
 /// The host on which a job's only live attempt runs.
 pub(super) async fn running_on(client: &mut Stubborn, job: JobId) -> Result<HostId, LabError> {
     for _ in 0..500 {
         let show = ApiRequest::Show { job, freshness: Freshness::Linearizable };
-        if let ApiReply::Job(view) = client.ask(show, Duration::from_secs(10)).await? {
-            if let Some(attempt) = view.attempts.iter().find(|attempt| attempt.pid.is_some() && attempt.end.is_none()) {
-                return Ok(attempt.host);
-            }
+        if let ApiReply::Job(view) = client.ask(show, Duration::from_secs(10)).await?
+            && let Some(attempt) =
+                view.attempts.iter().find(|attempt| attempt.pid.is_some() && attempt.end.is_none())
+        {
+            return Ok(attempt.host);
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

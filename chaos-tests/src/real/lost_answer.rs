@@ -18,7 +18,7 @@ pub(super) async fn retried(bench: &Bench) -> Result<Report, LabError> {
         let request = new_request();
         let spec = shell_job("once", &witness.script("true"));
         let first = round % lab.peers.len();
-        let mut client = lab.peers[first].client().await?;
+        let client = lab.peers[first].client().await?;
         // Nobody waits for this answer: the future is dropped as soon as the request is surely under way.
         let asked = client.call(ApiRequest::Submit { jobs: vec![(request, spec.clone())] });
         let _ = tokio::time::timeout(Duration::from_micros(300 * (round as u64 % 8)), asked).await;

@@ -31,11 +31,15 @@ impl Bench {
     ///
     /// # Errors
     /// It does not start.
-    pub async fn lab(&self, scenario: &str, peers: usize, change: impl FnOnce(&mut LabOptions)) -> Result<Lab, LabError> {
+    pub async fn lab(
+        &self,
+        scenario: &str,
+        peers: usize,
+        change: impl FnOnce(&mut LabOptions),
+    ) -> Result<Lab, LabError> {
         let dir = self.dir.join(scenario);
         let _ = std::fs::remove_dir_all(&dir);
-        let mut options =
-            LabOptions::new(peers, &dir).map_err(|e| LabError::Io("no program".into(), e))?;
+        let mut options = LabOptions::new(peers, &dir).map_err(|e| LabError::Io("no program".into(), e))?;
         options.exe.clone_from(&self.exe);
         options.exe_args.clone_from(&self.exe_args);
         options.profile = "chaos".into();

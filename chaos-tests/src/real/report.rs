@@ -34,7 +34,8 @@ impl Report {
     /// A report of `rounds` rounds with these violations.
     #[must_use]
     pub fn of(scenario: &str, rounds: usize, violations: &[String]) -> Self {
-        let verdict = if violations.is_empty() { Verdict::Pass } else { Verdict::Fail(violations.join("; ")) };
+        let verdict =
+            if violations.is_empty() { Verdict::Pass } else { Verdict::Fail(violations.join("; ")) };
         Self { rounds, ..Self::new(scenario, verdict) }
     }
 

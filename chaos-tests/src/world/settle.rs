@@ -47,10 +47,11 @@ impl World {
     pub(super) fn settle(&mut self) {
         let since = self.now - self.healed_ms;
         self.oracle_jobs();
-        if since > SOON_MS && since <= SOON_MS + LOOK_MS {
-            if let Some(what) = self.not_soon() {
-                self.oracle.broken(self.now, Law::I20, format!("{SOON_MS} ms after the faults: {what}"));
-            }
+        if since > SOON_MS
+            && since <= SOON_MS + LOOK_MS
+            && let Some(what) = self.not_soon()
+        {
+            self.oracle.broken(self.now, Law::I20, format!("{SOON_MS} ms after the faults: {what}"));
         }
         self.cancel_the_impossible();
         self.end_late_drains();

@@ -36,7 +36,8 @@ impl Actor for Api {
         let path = node.config.socket_path();
         // The data directory is locked by this process, so a socket that lies there is a dead one.
         let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path).map_err(|e| format!("cannot listen on {}: {e}", path.display()))?;
+        let listener =
+            UnixListener::bind(&path).map_err(|e| format!("cannot listen on {}: {e}", path.display()))?;
         // Everybody may connect: the kernel says who it is, and each call is checked.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
         let accepting = tokio::spawn(async move {

@@ -42,7 +42,12 @@ impl Actor for Attempt {
         Ok(State { node, token })
     }
 
-    async fn handle(&self, myself: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<Msg>,
+        message: Msg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Launch(order) => {
                 match state.node.shims.launch(*order).await {
@@ -50,9 +55,9 @@ impl Actor for Attempt {
                     // Ordered before, by an earlier actor: its notes come as if this one had ordered it.
                     Err(LaunchError::Known(_)) => {}
                     Err(error) => {
-                    tracing::warn!(token = %state.token, %error, "a launch failed");
-                    let note = ShimNote::LaunchFailed { token: state.token, reason: error.to_string() };
-                    state.node.doors.reconciler.send(reconciler::Msg::Shim(note));
+                        tracing::warn!(token = %state.token, %error, "a launch failed");
+                        let note = ShimNote::LaunchFailed { token: state.token, reason: error.to_string() };
+                        state.node.doors.reconciler.send(reconciler::Msg::Shim(note));
                     }
                 }
             }

@@ -30,7 +30,12 @@ impl Actor for Device {
         Ok(State { facts, reading: None })
     }
 
-    async fn handle(&self, _: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<Msg>,
+        message: Msg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Facts(now) => {
                 if now.health != state.facts.health {

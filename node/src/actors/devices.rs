@@ -52,7 +52,12 @@ impl Actor for Devices {
         Ok(state)
     }
 
-    async fn handle(&self, myself: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<Msg>,
+        message: Msg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Look => look(&myself, state).await?,
             Msg::Read => {
@@ -77,7 +82,8 @@ impl Actor for Devices {
         event: SupervisionEvent,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
-        if let SupervisionEvent::ActorFailed(cell, _) | SupervisionEvent::ActorTerminated(cell, _, _) = event {
+        if let SupervisionEvent::ActorFailed(cell, _) | SupervisionEvent::ActorTerminated(cell, _, _) = event
+        {
             state.actors.retain(|_, actor| actor.get_id() != cell.get_id());
             start_missing(&myself, state).await?;
         }

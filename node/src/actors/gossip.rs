@@ -63,7 +63,12 @@ impl Actor for GossipActor {
         Ok(State { node, gossip, incarnation, tasks })
     }
 
-    async fn handle(&self, _: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<Msg>,
+        message: Msg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Datagram { from, bytes } => state.gossip.datagram(from, bytes),
             Msg::Status => {

@@ -46,8 +46,13 @@ impl Actor for Leases {
         Ok(State { node, term: None })
     }
 
-    async fn handle(&self, _: ActorRef<Msg>, Msg::Tick: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
-        let leadership = state.node.consensus.leadership().borrow().clone();
+    async fn handle(
+        &self,
+        _: ActorRef<Msg>,
+        Msg::Tick: Msg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        let leadership = *state.node.consensus.leadership().borrow();
         if !leadership.leading {
             if state.term.take().is_some() {
                 let tickets = state.node.lease_book().on_deposed();
@@ -85,7 +90,11 @@ async fn expire(node: &Node, term: u64, due: Vec<DueLease>) {
         .map(|(host, epoch)| {
             tracing::warn!(%host, %epoch, "a lease ran out");
             metrics::counter!(crate::meters::LEASES_EXPIRED).increment(1);
-            Proposal { request: RequestId::NONE, actor: Author::system(), command: Command::Expire { host, epoch } }
+            Proposal {
+                request: RequestId::NONE,
+                actor: Author::system(),
+                command: Command::Expire { host, epoch },
+            }
         })
         .collect();
     if proposals.is_empty() {

@@ -40,7 +40,12 @@ impl Actor for Meter {
         Ok(State { node, ticks: 0 })
     }
 
-    async fn handle(&self, _: ActorRef<Msg>, Msg::Tick: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<Msg>,
+        Msg::Tick: Msg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         state.ticks += 1;
         if state.ticks.is_multiple_of(AUDIT_TICKS) {
             audit(&state.node).await;
@@ -61,7 +66,8 @@ impl Actor for Meter {
         }
         let states = node.gossip_states();
         for seen in ["alive", "suspect", "down"] {
-            let count = u32::try_from(states.values().filter(|state| **state == seen).count()).unwrap_or(u32::MAX);
+            let count =
+                u32::try_from(states.values().filter(|state| **state == seen).count()).unwrap_or(u32::MAX);
             metrics::gauge!(meters::GOSSIP_MEMBERS, "state" => seen).set(f64::from(count));
         }
         Ok(())

@@ -47,12 +47,18 @@ impl Actor for RaftActor {
         Ok(State { node, book: Vec::new() })
     }
 
-    async fn handle(&self, _: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<Msg>,
+        message: Msg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         let node = &state.node;
         if let Msg::Members = message {
             node.doors.raft.answered();
-            let book: Vec<(HostId, String)> =
-                node.consensus.read(|replica| replica.hosts().map(|host| (host.id, host.addr.clone())).collect());
+            let book: Vec<(HostId, String)> = node
+                .consensus
+                .read(|replica| replica.hosts().map(|host| (host.id, host.addr.clone())).collect());
             if book != state.book {
                 for (host, addr) in book.iter().filter(|(host, _)| *host != node.host) {
                     node.net.set_peer(*host, addr.clone());
@@ -63,10 +69,10 @@ impl Actor for RaftActor {
                 state.book = book;
             }
         }
-        if node.consensus.leadership().borrow().leading {
-            if let Err(error) = node.consensus.membership_step().await {
-                tracing::debug!(%error, "the membership did not change");
-            }
+        if node.consensus.leadership().borrow().leading
+            && let Err(error) = node.consensus.membership_step().await
+        {
+            tracing::debug!(%error, "the membership did not change");
         }
         Ok(())
     }
@@ -83,7 +89,9 @@ async fn follow_commits(node: Arc<Node>) {
                 for event in &note.events {
                     match event {
                         Event::PlanNeeded => plan = true,
-                        Event::Granted { host, .. } | Event::EndAsked { host, .. } | Event::AttemptEnded { host, .. } => {
+                        Event::Granted { host, .. }
+                        | Event::EndAsked { host, .. }
+                        | Event::AttemptEnded { host, .. } => {
                             own |= *host == node.host;
                         }
                         Event::HostChanged(_) => (members, own) = (true, true),
@@ -111,7 +119,7 @@ async fn follow_leadership(node: Arc<Node>) {
     let mut leadership = node.consensus.leadership();
     let mut last = None;
     loop {
-        let now = leadership.borrow_and_update().clone();
+        let now = *leadership.borrow_and_update();
         if now.leader.is_some() && now.leader != last {
             metrics::counter!(crate::meters::LEADER_CHANGES).increment(1);
             last = now.leader;

@@ -64,7 +64,12 @@ impl Actor for Reconciler {
         Ok(State { node, local, actors: BTreeMap::new(), outbox: Outbox::new() })
     }
 
-    async fn handle(&self, myself: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<Msg>,
+        message: Msg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             Msg::Wake => {
                 state.node.doors.reconciler.answered();
@@ -133,7 +138,8 @@ fn took_note(state: &mut State, note: ShimNote) {
 }
 
 fn ended(state: &mut State, record: ExitRecord) {
-    let local = state.local.entry(record.token).or_insert(Local { state: LocalState::Launching, end_asked: false });
+    let local =
+        state.local.entry(record.token).or_insert(Local { state: LocalState::Launching, end_asked: false });
     if matches!(local.state, LocalState::Ended(_)) {
         return;
     }
@@ -180,7 +186,11 @@ async fn compare(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorP
     Ok(())
 }
 
-async fn carry_out(myself: &ActorRef<Msg>, state: &mut State, action: Action) -> Result<(), ActorProcessingErr> {
+async fn carry_out(
+    myself: &ActorRef<Msg>,
+    state: &mut State,
+    action: Action,
+) -> Result<(), ActorProcessingErr> {
     match action {
         Action::Launch(token) => {
             let Some(order) = order(&state.node, token) else { return Ok(()) };
@@ -197,7 +207,10 @@ async fn carry_out(myself: &ActorRef<Msg>, state: &mut State, action: Action) ->
         Action::ReportEnded(record) => {
             state.outbox.ended(record.token, record.end.clone(), record.ran_ms);
             // Remembered as ended, so that the release below follows when the log has it.
-            state.local.entry(record.token).or_insert(Local { state: LocalState::Ended(record), end_asked: true });
+            state
+                .local
+                .entry(record.token)
+                .or_insert(Local { state: LocalState::Ended(record), end_asked: true });
         }
         Action::Release(token) => {
             state.local.remove(&token);

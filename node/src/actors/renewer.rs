@@ -7,11 +7,11 @@
 use crate::actors::reconciler;
 use crate::io::clock;
 use crate::logic::lease::LeaseHolder;
+use crate::net::PeerLink;
 use crate::node::Node;
 use crate::peer_handler;
 use crate::shim::LeaseFile;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use crate::net::PeerLink;
 use rota_protocol::RequestId;
 use rota_protocol::command::{Command, Outcome, Proposal};
 use rota_protocol::device::HostRegistration;
@@ -69,7 +69,12 @@ impl Actor for Renewer {
         Ok(State { node, registered: None, turn: 0 })
     }
 
-    async fn handle(&self, _: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<Msg>,
+        message: Msg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         if let Msg::Now = message {
             state.node.doors.renewer.answered();
         }
@@ -168,9 +173,9 @@ async fn ask(state: &mut State, epoch: LeaseEpoch) -> Option<PeerReply> {
             other => tracing::debug!(?other, "the leader did not take the renewal"),
         }
     }
-    let others: Vec<HostId> = node
-        .consensus
-        .read(|replica| replica.hosts().map(|host| host.id).filter(|id| *id != node.host && Some(*id) != leader).collect());
+    let others: Vec<HostId> = node.consensus.read(|replica| {
+        replica.hosts().map(|host| host.id).filter(|id| *id != node.host && Some(*id) != leader).collect()
+    });
     if others.is_empty() {
         return None;
     }

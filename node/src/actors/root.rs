@@ -45,7 +45,12 @@ impl Actor for Root {
         Ok(state)
     }
 
-    async fn handle(&self, myself: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<Msg>,
+        message: Msg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         let Msg::Start(name) = message;
         match start(name, &state.node, myself.get_cell()).await {
             Ok(cell) => {

@@ -47,7 +47,12 @@ impl Actor for Scheduler {
         Ok(State { node, rounds: 0 })
     }
 
-    async fn handle(&self, _: ActorRef<Msg>, message: Msg, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<Msg>,
+        message: Msg,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         if let Msg::Wake = message {
             state.node.doors.scheduler.answered();
         }

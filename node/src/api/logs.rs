@@ -5,10 +5,10 @@
 
 use super::caller::Caller;
 use super::read::touches;
-use super::{READ_DEADLINE, not_found};
 use super::session::Answers;
-use crate::node::Node;
+use super::{READ_DEADLINE, not_found};
 use crate::net::PeerLink;
+use crate::node::Node;
 use rota_consensus::AppliedNote;
 use rota_protocol::api::{ApiReply, LogChunk, OutputStream};
 use rota_protocol::error::{ErrorCode, PublicError};
@@ -51,11 +51,11 @@ enum Place {
 pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers: Answers) {
     let mut notes = node.consensus.events();
     // A job that was accepted elsewhere a moment ago must be known here before it is looked for.
-    if let Err(error) = node.consensus.read_barrier(READ_DEADLINE).await {
-        if wanted.follow {
-            answers.send(false, Err(error)).await;
-            return;
-        }
+    if let Err(error) = node.consensus.read_barrier(READ_DEADLINE).await
+        && wanted.follow
+    {
+        answers.send(false, Err(error)).await;
+        return;
     }
     let mut offset = wanted.offset;
     let mut after: Option<Token> = None;
@@ -69,7 +69,9 @@ pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers
                 match pumped {
                     Ok(true) => {}
                     // Granted, but its host has not begun with it: the next news of the job says more.
-                    Err(error) if error.code == ErrorCode::NotFound && wanted.follow && is_live(node, token) => {
+                    Err(error)
+                        if error.code == ErrorCode::NotFound && wanted.follow && is_live(node, token) =>
+                    {
                         if !next_news(&mut notes, wanted.job, &answers).await {
                             return;
                         }
@@ -128,7 +130,8 @@ fn place(node: &Node, caller: &Caller, wanted: &Wanted, after: Option<Token>) ->
         let Some(job) = state.job(wanted.job).filter(|job| caller.sees(&job.tenant)) else {
             return Place::Unknown;
         };
-        let live = state.attempts_of(wanted.job).map(|attempt| (attempt.task.index, attempt.token, attempt.host));
+        let live =
+            state.attempts_of(wanted.job).map(|attempt| (attempt.task.index, attempt.token, attempt.host));
         let ended = job.ended.iter().map(|attempt| (attempt.index, attempt.token, attempt.host));
         let mut attempts = live.chain(ended);
         if let Some(token) = wanted.attempt {
@@ -140,7 +143,9 @@ fn place(node: &Node, caller: &Caller, wanted: &Wanted, after: Option<Token>) ->
         let Some(ordinal) = job.ordinal(wanted.index) else { return Place::Unknown };
         match attempts.filter(|(index, ..)| *index == wanted.index).max_by_key(|(_, token, _)| *token) {
             Some((_, token, host)) if after.is_none_or(|seen| token > seen) => Place::At(token, host),
-            _ if [&job.succeeded, &job.failed, &job.cancelled].iter().any(|over| over.contains(ordinal)) => Place::Over,
+            _ if [&job.succeeded, &job.failed, &job.cancelled].iter().any(|over| over.contains(ordinal)) => {
+                Place::Over
+            }
             _ => Place::NotYet,
         }
     })
@@ -196,8 +201,7 @@ async fn read(
         Ok(PeerReply::Log(chunk)) => Ok(chunk),
         Ok(PeerReply::Refused(error)) => Err(error),
         Ok(other) => Err(PublicError::new(ErrorCode::Internal, format!("an unexpected reply: {other:?}"))),
-        Err(error) => {
-            Err(PublicError::new(ErrorCode::Busy, format!("host {host} does not answer: {error}")).retry_after(500))
-        }
+        Err(error) => Err(PublicError::new(ErrorCode::Busy, format!("host {host} does not answer: {error}"))
+            .retry_after(500)),
     }
 }

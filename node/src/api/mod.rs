@@ -20,5 +20,8 @@ pub const READ_DEADLINE: Duration = Duration::from_millis(4_000);
 /// The same answer for what does not exist and what is not the caller's to see.
 #[must_use]
 pub fn not_found(what: &str, name: &str) -> PublicError {
-    PublicError { field: Some(what.to_owned()), ..PublicError::new(ErrorCode::NotFound, format!("no {what} {name}")) }
+    PublicError {
+        field: Some(what.to_owned()),
+        ..PublicError::new(ErrorCode::NotFound, format!("no {what} {name}"))
+    }
 }

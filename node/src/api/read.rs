@@ -13,7 +13,11 @@ use rota_protocol::job::Role;
 use rota_protocol::view::{ClusterView, JobRow, PeerRow};
 use tokio::sync::broadcast::error::RecvError;
 
-pub(super) async fn answer(node: &Node, caller: &Caller, request: ApiRequest) -> Result<ApiReply, PublicError> {
+pub(super) async fn answer(
+    node: &Node,
+    caller: &Caller,
+    request: ApiRequest,
+) -> Result<ApiReply, PublicError> {
     match request {
         ApiRequest::Queue { filter, freshness } => {
             barrier(node, freshness).await?;
@@ -43,11 +47,14 @@ pub(super) async fn answer(node: &Node, caller: &Caller, request: ApiRequest) ->
         }
         ApiRequest::Hosts { freshness } => {
             barrier(node, freshness).await?;
-            Ok(node.consensus.read(|state| ApiReply::Hosts { index: state.applied_index(), rows: view::hosts(state) }))
+            Ok(node
+                .consensus
+                .read(|state| ApiReply::Hosts { index: state.applied_index(), rows: view::hosts(state) }))
         }
         ApiRequest::Devices { freshness } => {
             barrier(node, freshness).await?;
-            let (index, mut rows) = node.consensus.read(|state| (state.applied_index(), view::devices(state)));
+            let (index, mut rows) =
+                node.consensus.read(|state| (state.applied_index(), view::devices(state)));
             let readings = node.readings();
             for row in &mut rows {
                 row.reading = readings.get(&row.facts.uuid).cloned();
@@ -100,8 +107,12 @@ async fn cluster(node: &Node, freshness: Freshness) -> Result<ApiReply, PublicEr
                     "learner"
                 }
                 .to_owned(),
-                seen: if host.id == node.host { "alive" } else { gossip.get(&host.id).copied().unwrap_or("unknown") }
-                    .to_owned(),
+                seen: if host.id == node.host {
+                    "alive"
+                } else {
+                    gossip.get(&host.id).copied().unwrap_or("unknown")
+                }
+                .to_owned(),
             })
             .collect();
         ApiReply::Cluster(Box::new(ClusterView {
@@ -143,7 +154,8 @@ pub(super) async fn watch(node: &Node, caller: &Caller, job: JobId, answers: Ans
         answers.send(false, Err(error)).await;
         return;
     }
-    let row = || node.consensus.read(|state| view::job_row(state, job)).filter(|row| caller.sees(&row.tenant));
+    let row =
+        || node.consensus.read(|state| view::job_row(state, job)).filter(|row| caller.sees(&row.tenant));
     let Some(mut shown) = row() else {
         answers.send(false, Err(not_found("job", &job.to_string()))).await;
         return;

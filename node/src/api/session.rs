@@ -97,10 +97,15 @@ async fn take_calls<R: AsyncRead + Unpin>(
         if let ApiRequest::Authenticate { token } = &call.request {
             let result = Caller::of_token(&node, token);
             let failed = result.is_err();
-            answers.send(false, result.map(|known| {
-                caller = Some(known);
-                ApiReply::Done
-            })).await;
+            answers
+                .send(
+                    false,
+                    result.map(|known| {
+                        caller = Some(known);
+                        ApiReply::Done
+                    }),
+                )
+                .await;
             if failed {
                 return Ok(()); // One guess per connection; handshakes are rate-limited.
             }
@@ -145,7 +150,11 @@ async fn answer(node: &Arc<Node>, caller: Caller, request: ApiRequest, answers: 
 }
 
 /// Writes answers as they come, those that are ready together in one go.
-async fn write_answers<W: AsyncWrite + Unpin>(mut writer: W, version: u16, mut answers: mpsc::Receiver<ApiAnswer>) {
+async fn write_answers<W: AsyncWrite + Unpin>(
+    mut writer: W,
+    version: u16,
+    mut answers: mpsc::Receiver<ApiAnswer>,
+) {
     let mut together = Vec::with_capacity(ANSWERS_TOGETHER_MAX);
     while answers.recv_many(&mut together, ANSWERS_TOGETHER_MAX).await > 0 {
         let mut bytes = Vec::new();
@@ -153,7 +162,8 @@ async fn write_answers<W: AsyncWrite + Unpin>(mut writer: W, version: u16, mut a
             match encode_message(version, FrameKind::ApiAnswer, &answer) {
                 Ok(frame) => bytes.extend_from_slice(&frame),
                 Err(error) => {
-                    let error = PublicError::new(ErrorCode::TooLarge, format!("the answer is too large: {error}"));
+                    let error =
+                        PublicError::new(ErrorCode::TooLarge, format!("the answer is too large: {error}"));
                     let short = ApiAnswer { seq: answer.seq, more: false, result: Err(error) };
                     if let Ok(frame) = encode_message(version, FrameKind::ApiAnswer, &short) {
                         bytes.extend_from_slice(&frame);

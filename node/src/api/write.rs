@@ -21,7 +21,11 @@ const SIGNAL_DEADLINE: Duration = Duration::from_millis(2_000);
 /// Most jobs in one call.
 const JOBS_PER_CALL_MAX: usize = 1_024;
 
-pub(super) async fn answer(node: &Node, caller: &Caller, request: ApiRequest) -> Result<ApiReply, PublicError> {
+pub(super) async fn answer(
+    node: &Node,
+    caller: &Caller,
+    request: ApiRequest,
+) -> Result<ApiReply, PublicError> {
     match request {
         ApiRequest::Submit { jobs } => submit(node, caller, jobs).await,
         ApiRequest::Cancel { request, job, index } => {
@@ -47,11 +51,18 @@ pub(super) async fn answer(node: &Node, caller: &Caller, request: ApiRequest) ->
     }
 }
 
-async fn submit(node: &Node, caller: &Caller, jobs: Vec<(RequestId, JobSpec)>) -> Result<ApiReply, PublicError> {
+async fn submit(
+    node: &Node,
+    caller: &Caller,
+    jobs: Vec<(RequestId, JobSpec)>,
+) -> Result<ApiReply, PublicError> {
     caller.at_least(Role::Submitter)?;
     if jobs.len() > JOBS_PER_CALL_MAX {
         let message = format!("{} jobs in one call, at most {JOBS_PER_CALL_MAX}", jobs.len());
-        return Err(PublicError { field: Some("jobs".into()), ..PublicError::new(ErrorCode::TooLarge, message) });
+        return Err(PublicError {
+            field: Some("jobs".into()),
+            ..PublicError::new(ErrorCode::TooLarge, message)
+        });
     }
     let mut results: Vec<Option<Result<JobId, PublicError>>> = Vec::with_capacity(jobs.len());
     let mut proposals = Vec::with_capacity(jobs.len());
@@ -60,7 +71,11 @@ async fn submit(node: &Node, caller: &Caller, jobs: Vec<(RequestId, JobSpec)>) -
         spec.uid_gid = caller.uid_gid.filter(|(uid, _)| *uid != 0);
         match rota_core::spec::validate(&spec) {
             Ok(()) => {
-                proposals.push(Proposal { request, actor: caller.actor.clone(), command: Command::Submit { spec } });
+                proposals.push(Proposal {
+                    request,
+                    actor: caller.actor.clone(),
+                    command: Command::Submit { spec },
+                });
                 results.push(None);
             }
             Err(error) => results.push(Some(Err(error))),
@@ -78,7 +93,9 @@ async fn submit(node: &Node, caller: &Caller, jobs: Vec<(RequestId, JobSpec)>) -
             refused.unwrap_or_else(|| match outcomes.next() {
                 Some(Outcome::Submitted { job }) => Ok(job),
                 Some(Outcome::Refused(error)) => Err(error),
-                other => Err(PublicError::new(ErrorCode::Internal, format!("no outcome for a submit: {other:?}"))),
+                other => {
+                    Err(PublicError::new(ErrorCode::Internal, format!("no outcome for a submit: {other:?}")))
+                }
             })
         })
         .collect();
@@ -117,25 +134,27 @@ async fn send_signal(
             Ok(PeerReply::Refused(error)) => return Err(error),
             Ok(_) => {}
             Err(error) => {
-                return Err(PublicError::new(ErrorCode::Busy, format!("host {host} did not answer: {error}")));
+                return Err(PublicError::new(
+                    ErrorCode::Busy,
+                    format!("host {host} did not answer: {error}"),
+                ));
             }
         }
     }
     Ok(ApiReply::Done)
 }
 
-async fn mint(
-    node: &Node,
-    caller: &Caller,
-    usage: TokenUse,
-    ttl_ms: u64,
-) -> Result<ApiReply, PublicError> {
+async fn mint(node: &Node, caller: &Caller, usage: TokenUse, ttl_ms: u64) -> Result<ApiReply, PublicError> {
     caller.at_least(Role::Admin)?;
     let (kind, ttl_ms_max, example) = match &usage {
         TokenUse::Join { .. } => (TokenKind::Join, JOIN_TOKEN_TTL_MS_MAX, "1h"),
         TokenUse::User { actor } => {
             if actor.role > caller.actor.role {
-                return Err(PublicError::invalid("role", "a token cannot have more rights than its maker", "submitter"));
+                return Err(PublicError::invalid(
+                    "role",
+                    "a token cannot have more rights than its maker",
+                    "submitter",
+                ));
             }
             (TokenKind::User, USER_TOKEN_TTL_MS_MAX, "30d")
         }
@@ -151,7 +170,12 @@ async fn mint(
     Ok(ApiReply::Token { secret })
 }
 
-async fn one(node: &Node, caller: &Caller, request: RequestId, command: Command) -> Result<Outcome, PublicError> {
+async fn one(
+    node: &Node,
+    caller: &Caller,
+    request: RequestId,
+    command: Command,
+) -> Result<Outcome, PublicError> {
     caller.may(&command)?;
     let proposal = Proposal { request, actor: caller.actor.clone(), command };
     match node.consensus.propose(vec![proposal], WRITE_DEADLINE).await?.pop() {

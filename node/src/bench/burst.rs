@@ -20,7 +20,8 @@ const FLOOR_THREADS: usize = 2;
 /// The cluster does not start, or a task does not succeed.
 pub async fn run(args: &BenchBurstArgs) -> Result<Figures, LabError> {
     let floor_before = fork_exec_per_s(args.tasks.min(1_000))?;
-    let mut bench = BenchLab::start(args.peers, |options| options.cpus = Some(args.slots.to_string())).await?;
+    let mut bench =
+        BenchLab::start(args.peers, |options| options.cpus = Some(args.slots.to_string())).await?;
     let lab = bench.lab();
     let pids: Vec<_> = lab.peers.iter().filter_map(crate::lab::Peer::pid).collect();
     let mut client = Stubborn::new(lab, 0);
@@ -41,7 +42,10 @@ pub async fn run(args: &BenchBurstArgs) -> Result<Figures, LabError> {
     figures.value("fork_exec_per_s", floor);
     figures.value("ratio_to_fork_exec", rate / floor);
     figures.value("accept_ms", accepted_in.as_secs_f64() * 1_000.0);
-    figures.value("agents_cpu_us_per_task", (cpu_after - cpu_before) as f64 * 1_000.0 / f64::from(args.tasks.max(1)));
+    figures.value(
+        "agents_cpu_us_per_task",
+        (cpu_after - cpu_before) as f64 * 1_000.0 / f64::from(args.tasks.max(1)),
+    );
     figures.count("succeeded", row.tasks.succeeded.into());
     figures.count("lost", u64::from(args.tasks - row.tasks.succeeded));
     Ok(figures)
@@ -55,10 +59,10 @@ async fn last_row(
     let client = crate::client::Client::connect_socket(socket).await?;
     let mut rows = client.stream(ApiRequest::Watch { job }).await?;
     while let Some(reply) = rows.next().await {
-        if let ApiReply::Changed(row) = reply? {
-            if row.state.is_terminal() {
-                return Ok(*row);
-            }
+        if let ApiReply::Changed(row) = reply?
+            && row.state.is_terminal()
+        {
+            return Ok(*row);
         }
     }
     Err(PublicError::new(ErrorCode::Internal, "the watch ended before the job").into())

@@ -6,9 +6,9 @@ use super::BenchLab;
 use super::figures::Figures;
 use crate::cli::ops::BenchSubmitArgs;
 use crate::client::Client;
+use crate::io::usage::cpu_ms;
 use crate::lab::{LabError, new_request};
 use crate::lab_work::true_job;
-use crate::io::usage::cpu_ms;
 use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::error::{ErrorCode, PublicError};
 use std::time::{Duration, Instant};
@@ -43,10 +43,15 @@ pub async fn run(args: &BenchSubmitArgs) -> Result<Figures, LabError> {
                     }
                     // Shed load is no failure of the bench, but it is not counted either.
                     Err(error) if error.code == ErrorCode::Busy => {
-                        tokio::time::sleep(Duration::from_millis(u64::from(error.retry_after_ms.unwrap_or(5)))).await;
+                        tokio::time::sleep(Duration::from_millis(u64::from(
+                            error.retry_after_ms.unwrap_or(5),
+                        )))
+                        .await;
                     }
                     Err(error) => return Err(error),
-                    Ok(other) => return Err(PublicError::new(ErrorCode::Internal, format!("unexpected {other:?}"))),
+                    Ok(other) => {
+                        return Err(PublicError::new(ErrorCode::Internal, format!("unexpected {other:?}")));
+                    }
                 }
             }
             Ok(times)

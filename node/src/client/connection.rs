@@ -34,11 +34,14 @@ impl fmt::Debug for Client {
     }
 }
 
+/// One answer and whether more follow, or the refusal that ends the call.
+type Answer = Result<(bool, ApiReply), PublicError>;
+
 /// Open calls of a connection.
 #[derive(Default)]
 struct Calls {
     last_seq: u32,
-    open: BTreeMap<u32, mpsc::Sender<Result<(bool, ApiReply), PublicError>>>,
+    open: BTreeMap<u32, mpsc::Sender<Answer>>,
     /// Why no further answers come.
     broken: Option<String>,
 }

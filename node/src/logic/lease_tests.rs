@@ -189,7 +189,7 @@ fn cut_off_together(faults: crate::logic::Faults) -> (u64, u64) {
     old.on_elected([(HOST, EPOCH)], 0);
     let mut holder = LeaseHolder::with_faults(LeaseParams::CHAOS, faults);
     holder.set_epoch(EPOCH);
-    let new = elected(0);
+    let mut new = elected(0);
     for at in [0, 500, 1_000, 1_500] {
         let renewal = holder.send(at).unwrap();
         let acknowledged = match old.on_receipt(HOST, EPOCH, at, at) {

@@ -46,9 +46,12 @@ pub(crate) fn decode_order(order: &[u8]) -> Result<LaunchOrder, WireError> {
     Ok(codec::decode(order, FRAME_BYTES_MAX)?)
 }
 
+/// An order's token, its undecoded bytes, and the length of its frame.
+pub(crate) type FirstOrder<'a> = (Token, &'a [u8], usize);
+
 /// Cuts the first order out of `bytes`: its token, its undecoded rest, and how many bytes it took. None when bytes are
 /// missing.
-pub(crate) fn first_order(bytes: &[u8]) -> Result<Option<(Token, &[u8], usize)>, WireError> {
+pub(crate) fn first_order(bytes: &[u8]) -> Result<Option<FirstOrder<'_>>, WireError> {
     let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else {
         return Ok(None);
     };
