@@ -76,3 +76,8 @@ fn a_lease_counted_from_the_acknowledgement_is_seen() {
 fn a_token_that_is_used_again_is_seen() {
     is_seen(Plant::ForgetTokens, &[Law::I1]);
 }
+
+#[test]
+fn a_replica_that_is_behind_and_acted_upon_is_seen() {
+    is_seen(Plant::StaleReplica, &[Law::I1, Law::I2]);
+}

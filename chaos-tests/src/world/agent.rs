@@ -5,6 +5,7 @@
 use super::host::Call;
 use super::lead::by_rota;
 use super::net::{Asker, LeaseAnswer, Msg};
+use super::plant::Plant;
 use super::queue::{Ev, Note, Outside, Own};
 use super::sim::World;
 use rota_node::logic::lease::Renewal;
@@ -44,6 +45,7 @@ impl World {
         self.own_after(id, TICK_MS, Own::Tick);
         self.route_calls(id);
         self.register(id);
+        self.take_epoch(id);
         self.renew(id);
         self.compare(id);
     }
@@ -155,6 +157,7 @@ impl World {
         agent.applying = false;
         let known = agent.known;
         self.apply_to(id, known);
+        self.take_epoch(id);
         self.compare(id);
     }
 
@@ -203,7 +206,7 @@ impl World {
         }
     }
 
-    fn proposed(&mut self, id: HostId, call: u64, outcomes: Option<Vec<Outcome>>) {
+    fn proposed(&mut self, id: HostId, call: u64, outcomes: Option<(u64, Vec<Outcome>)>) {
         let Some(agent) = self.agent_mut(id) else { return };
         match outcomes {
             Some(outcomes) => {
@@ -227,10 +230,11 @@ impl World {
         }
     }
 
-    fn call_done(&mut self, id: HostId, kind: CallKind, outcomes: Option<Vec<Outcome>>) {
-        let first = outcomes.and_then(|mut all| if all.is_empty() { None } else { Some(all.swap_remove(0)) });
+    fn call_done(&mut self, id: HostId, kind: CallKind, outcomes: Option<(u64, Vec<Outcome>)>) {
+        let (index, mut all) = outcomes.unwrap_or_default();
+        let first = if all.is_empty() { None } else { Some(all.swap_remove(0)) };
         match kind {
-            CallKind::Register => self.registered(id, first),
+            CallKind::Register => self.registered(id, index, first),
             CallKind::Report => self.reported(id, first.is_some()),
             CallKind::Client(request) => {
                 if let Some(outcome) = first {
@@ -243,14 +247,28 @@ impl World {
         }
     }
 
-    fn registered(&mut self, id: HostId, outcome: Option<Outcome>) {
+    fn registered(&mut self, id: HostId, index: u64, outcome: Option<Outcome>) {
         let Some(agent) = self.agent_mut(id) else { return };
         agent.registering = None;
         if let Some(Outcome::HostRegistered { epoch }) = outcome {
             agent.registered = true;
-            agent.holder.set_epoch(epoch);
-            self.renew(id);
+            agent.granted = Some((epoch, index));
+            self.take_epoch(id);
         }
+    }
+
+    /// The lease begins only when the replica has seen the registration: a restarted one that is behind would start
+    /// again what ended long ago. (Seed 392 of an early day: granted, cancelled before it was launched, so no record on
+    /// disk; the agent restarts, its replica shows the grant, the lease holds.)
+    pub(super) fn take_epoch(&mut self, id: HostId) {
+        let no_barrier = matches!(self.params.plant, Some(Plant::StaleReplica | Plant::ForgetTokens));
+        let Some(agent) = self.agent_mut(id) else { return };
+        let Some((epoch, _)) = agent.granted.filter(|(_, at)| no_barrier || agent.state.applied_index() >= *at) else {
+            return;
+        };
+        agent.granted = None;
+        agent.holder.set_epoch(epoch);
+        self.renew(id);
     }
 
     fn reported(&mut self, id: HostId, told: bool) {

@@ -51,7 +51,9 @@ impl World {
                 self.request(Command::Submit { spec });
             }
             1 => {
-                let job = JobId(self.rng.range(1, 1 + self.oracle.acked.len() as u64));
+                // Often the newest, which its host may not have started yet.
+                let newest = self.oracle.acked.last().copied().filter(|_| self.rng.chance(400));
+                let job = newest.unwrap_or(JobId(self.rng.range(1, 1 + self.oracle.acked.len() as u64)));
                 let index = self.rng.chance(200).then(|| u32::try_from(self.rng.below(4)).unwrap_or(0));
                 self.request(Command::Cancel { job, index });
             }

@@ -68,6 +68,8 @@ pub struct Agent {
     pub holder: LeaseHolder,
     /// The log knows of this process.
     pub registered: bool,
+    /// The epoch given to it, and the index that its replica must reach before anything may start under it.
+    pub granted: Option<(LeaseEpoch, u64)>,
     /// The call that is to make it so.
     pub registering: Option<u64>,
     /// The last renewal was answered: no need of a relay.

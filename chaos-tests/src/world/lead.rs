@@ -145,10 +145,11 @@ impl World {
         }
         let all = items.iter().flat_map(|item| item.proposals.clone()).collect();
         let mut outcomes = self.append(host, all).into_iter();
-        self.apply_to(host, self.log.last());
+        let index = self.log.last();
+        self.apply_to(host, index);
         for item in items {
             let own = outcomes.by_ref().take(item.proposals.len()).collect();
-            self.send(host, item.from, Msg::Proposed { call: item.call, outcomes: Some(own) });
+            self.send(host, item.from, Msg::Proposed { call: item.call, outcomes: Some((index, own)) });
         }
         self.tell_committed();
         self.compare(host);

@@ -37,8 +37,8 @@ pub enum Msg {
     Proposed {
         /// Which call.
         call: u64,
-        /// In order.
-        outcomes: Option<Vec<Outcome>>,
+        /// In order, and the index of their entry.
+        outcomes: Option<(u64, Vec<Outcome>)>,
     },
     /// A renewal, straight or through a relay.
     Renew {

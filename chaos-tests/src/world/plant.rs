@@ -18,17 +18,20 @@ pub enum Plant {
     CountFromAck,
     /// A host that restarted does not remember which tokens it used, and acts on a replica that is behind.
     ForgetTokens,
+    /// A restarted host starts attempts before its replica has seen its own registration.
+    StaleReplica,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::AckRenewalAtOnce,
         Self::FreeBeforeGone,
         Self::SkipDedup,
         Self::ExpireWithoutQuorum,
         Self::CountFromAck,
         Self::ForgetTokens,
+        Self::StaleReplica,
     ];
 
     /// What is broken in the replicated state.

@@ -27,7 +27,7 @@ impl World {
         let state = self.replica_from_disk(id);
         let (params, faults) = (self.params.lease, Plant::logic(self.params.plant));
         let local = self.adopt(id);
-        let slow = self.rng.chance(300) && self.params.profile != Profile::Quiet;
+        let slow = self.rng.chance(500) && self.params.profile != Profile::Quiet;
         let replay_ms = if slow { self.rng.range(50, REPLAY_MS_MAX) } else { 0 };
         let host = self.host_mut(id);
         host.life += 1;
@@ -42,6 +42,7 @@ impl World {
             leader: None,
             holder: LeaseHolder::with_faults(params, faults),
             registered: false,
+            granted: None,
             registering: None,
             heard: true,
             local,
@@ -72,8 +73,12 @@ impl World {
         let mut upto = self.rng.range(state.applied_index(), self.log.last());
         if self.rng.chance(500) {
             // Most telling is a replica that has just seen a grant to this host, whatever became of it since.
-            let grants: Vec<u64> =
-                (state.applied_index() + 1..=self.log.last()).filter(|i| self.grants_to(id, *i)).collect();
+            // Above all one that was never launched: nothing on disk remembers it.
+            let all = state.applied_index() + 1..=self.log.last();
+            let grants: Vec<u64> = all.filter(|index| self.grants_to(id, *index)).collect();
+            let on_disk = |index: &u64| self.host(id).used.iter().any(|token| token.log_index() == *index);
+            let unknown: Vec<u64> = grants.iter().copied().filter(|index| !on_disk(index)).collect();
+            let grants = if unknown.is_empty() { grants } else { unknown };
             upto = self.rng.pick(&grants).unwrap_or(upto);
         }
         while state.applied_index() < upto {

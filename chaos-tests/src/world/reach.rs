@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// What a whole sweep must have met.
-pub const MUST: [&str; 29] = [
+pub const MUST: [&str; 28] = [
     "lease expired",
     "fenced",
     "attempt adopted",
@@ -31,7 +31,6 @@ pub const MUST: [&str; 29] = [
     "children left behind",
     "launch failed",
     "late start refused",
-    "used token refused",
     "impossible job explained",
 ];
 

@@ -15,6 +15,9 @@ use std::collections::BTreeMap;
 
 /// From an order to a running process, at most.
 const START_MS_MAX: u64 = 60;
+/// Starts that take long, per mille, and how long: a busy host may come to them after its lease.
+const SLOW_START_PERMILLE: u64 = 30;
+const SLOW_START_MS_MAX: u64 = 6_000;
 /// From TERM to the exit of a task that heeds it, at most.
 const TERM_MS_MAX: u64 = 250;
 /// From KILL to the last process's end, at most: less than half of the kill budget, which the lease rule allows.
@@ -74,7 +77,8 @@ impl World {
     /// Orders an attempt. False when its token was used here before: nothing is started.
     pub(super) fn order(&mut self, id: HostId, attempt: &Attempt, spec: &JobSpec) -> bool {
         let kill_budget_ms = self.params.lease.kill_budget_ms;
-        let after = self.rng.range(1, START_MS_MAX);
+        let slow = self.rng.chance(SLOW_START_PERMILLE) && !self.healed;
+        let after = self.rng.range(1, if slow { SLOW_START_MS_MAX } else { START_MS_MAX });
         let forgets = self.params.plant == Some(Plant::ForgetTokens);
         let host = self.host_mut(id);
         if !host.used.insert(attempt.token) && !forgets {
