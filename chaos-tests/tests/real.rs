@@ -1,4 +1,4 @@
-//! Rung 3 on a small budget: real agents are killed, frozen and restarted. `ROTA_REAL_ROUNDS` makes it longer; the
+//! Rung 3 on a small budget: real agents are killed, frozen, restarted and cut off. `ROTA_REAL_ROUNDS` makes it longer; the
 //! command `rota-chaos real --rounds N` does the same by hand and prints a table.
 //!
 //! The scenarios share two cores with each other and with everything else, so they run one at a time.
@@ -70,4 +70,34 @@ fn r9_lost_answer_retried() {
 #[test]
 fn r054_black_hole_host() {
     scenario("R054", 1);
+}
+
+#[test]
+fn n1_leader_cut_off() {
+    scenario("N1", 1);
+}
+
+#[test]
+fn n3_one_way_cuts() {
+    scenario("N3", 1);
+}
+
+#[test]
+fn n5_a_fifth_of_all_packets_lost() {
+    scenario("N5", 1);
+}
+
+#[test]
+fn n7_packets_doubled_and_out_of_order() {
+    scenario("N7", 1);
+}
+
+#[test]
+fn n11_flapping_link() {
+    scenario("N11", 1);
+}
+
+#[test]
+fn r064_network_blip() {
+    scenario("R064", 1);
 }

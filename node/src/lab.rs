@@ -3,17 +3,27 @@
 //!
 //! Not a simulation: identities, QUIC, log files, shims and tasks are what a real host has.
 
+mod asks;
+
 use crate::client::Client;
 use crate::io::{clock, proc};
-use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
+use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::{ClusterId, HostId, RequestId};
-use rota_protocol::view::{ClusterView, HostRow, HostState};
 use rustix::process::{Pid, Signal};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// The UDP ports of one host on loopback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerPorts {
+    /// Where its agent listens.
+    pub listen: u16,
+    /// What the others dial: the same, or that of something in between.
+    pub advertise: u16,
+}
 
 /// How a lab's hosts look.
 #[derive(Debug, Clone)]
@@ -36,6 +46,8 @@ pub struct LabOptions {
     pub mem: Option<String>,
     /// Environment of the agents.
     pub env: Vec<(String, String)>,
+    /// Ports of the hosts, in order; hosts beyond them get a free one.
+    pub ports: Vec<PeerPorts>,
 }
 
 impl LabOptions {
@@ -54,6 +66,7 @@ impl LabOptions {
             cpus: None,
             mem: None,
             env: Vec::new(),
+            ports: Vec::new(),
         })
     }
 }
@@ -94,6 +107,8 @@ pub struct Peer {
     pub dir: PathBuf,
     /// Its UDP port on loopback.
     pub port: u16,
+    /// The port that the others dial.
+    pub advertise: u16,
     /// Its number.
     pub host: HostId,
     child: Option<Child>,
@@ -140,9 +155,14 @@ impl Lab {
         for number in 1..=lab.options.peers {
             let name = format!("n{number}");
             let dir = lab.options.dir.join(&name);
-            lab.peers.push(Peer { name, dir, port: free_port()?, host: HostId(number as u64), child: None });
+            let ports = match lab.options.ports.get(number - 1) {
+                Some(ports) => *ports,
+                None => free_port().map(|port| PeerPorts { listen: port, advertise: port })?,
+            };
+            let PeerPorts { listen: port, advertise } = ports;
+            lab.peers.push(Peer { name, dir, port, advertise, host: HostId(number as u64), child: None });
         }
-        let listen = lab.listen(0);
+        let (listen, advertise) = (lab.listen(0), lab.advertise(0));
         let first = lab.peers[0].dir.display().to_string();
         lab.rota(&[
             "init",
@@ -154,6 +174,8 @@ impl Lab {
             "lab",
             "--listen",
             &listen,
+            "--advertise",
+            &advertise,
         ])
         .await?;
         lab.spawn(0)?;
@@ -170,12 +192,17 @@ impl Lab {
         format!("127.0.0.1:{}", self.peers[number].port)
     }
 
+    fn advertise(&self, number: usize) -> String {
+        format!("127.0.0.1:{}", self.peers[number].advertise)
+    }
+
     async fn join(&mut self, number: usize) -> Result<(), LabError> {
         let secret = self.join_token().await?;
         let (dir, listen) = (self.peers[number].dir.display().to_string(), self.listen(number));
-        let (name, first) = (self.peers[number].name.clone(), self.listen(0));
-        let join =
-            ["join", &first, "--token", &secret, "--data-dir", &dir, "--name", &name, "--listen", &listen];
+        let (name, first) = (self.peers[number].name.clone(), self.advertise(0));
+        let advertise = self.advertise(number);
+        let mut join = vec!["join", &first, "--token", &secret, "--data-dir", &dir, "--name", &name];
+        join.extend(["--listen", &listen, "--advertise", &advertise]);
         self.rota(&join).await?;
         self.spawn(number)
     }
@@ -214,7 +241,7 @@ impl Lab {
     /// # Errors
     /// The program cannot be started.
     pub fn spawn(&mut self, number: usize) -> Result<(), LabError> {
-        let (options, listen) = (&self.options, self.listen(number));
+        let (options, listen, advertise) = (&self.options, self.listen(number), self.advertise(number));
         let peer = &mut self.peers[number];
         let log = std::fs::OpenOptions::new()
             .create(true)
@@ -223,7 +250,8 @@ impl Lab {
             .map_err(io("cannot open agent.log"))?;
         let mut command = Command::new(&options.exe);
         command.args(&options.exe_args).arg("agent").arg("--data-dir").arg(&peer.dir);
-        command.args(["--listen", &listen, "--http-listen", "off", "--profile", &options.profile]);
+        command.args(["--listen", &listen, "--advertise", &advertise, "--http-listen", "off"]);
+        command.args(["--profile", &options.profile]);
         for (flag, value) in
             [("--sim-gpus", &options.sim_gpus), ("--cpus", &options.cpus), ("--mem", &options.mem)]
         {
@@ -282,120 +310,6 @@ impl Lab {
     pub fn exited(&mut self, number: usize) -> Option<std::process::ExitStatus> {
         self.peers[number].child.as_mut().and_then(|child| child.try_wait().ok().flatten())
     }
-
-    /// Waits until a host's agent answers on its socket.
-    ///
-    /// # Errors
-    /// Not within 20 s.
-    pub async fn until_answers(&self, number: usize) -> Result<(), LabError> {
-        let request = || ApiRequest::Cluster { freshness: Freshness::Linearizable };
-        let peer = &self.peers[number];
-        wait_for(&format!("an answer of {}", peer.name), Duration::from_secs(20), async || {
-            let Ok(client) = peer.client().await else { return None };
-            match client.call(request()).await {
-                Ok(ApiReply::Cluster(view)) if view.linearizable => Some(()),
-                _ => None,
-            }
-        })
-        .await
-    }
-
-    /// Waits until `count` hosts take work and as many of them vote as should.
-    ///
-    /// # Errors
-    /// Not within 30 s.
-    pub async fn until_up(&self, count: usize) -> Result<(), LabError> {
-        let voters_wanted = match count {
-            0..=2 => 1,
-            3..=4 => 3,
-            _ => 5,
-        };
-        wait_for(&format!("{count} hosts up"), Duration::from_secs(30), async || {
-            let hosts = self.hosts().await.ok()?;
-            let up = hosts.iter().filter(|host| host.state == HostState::Up).count();
-            let view = self.cluster().await.ok()?;
-            let voters = view.peers.iter().filter(|peer| peer.role != "learner").count();
-            (up >= count && voters >= voters_wanted && view.leader.is_some()).then_some(())
-        })
-        .await
-    }
-
-    /// The cluster as the first peer that answers sees it, confirmed by a quorum.
-    ///
-    /// # Errors
-    /// Nobody answers.
-    pub async fn cluster(&self) -> Result<ClusterView, LabError> {
-        match self.ask(ApiRequest::Cluster { freshness: Freshness::Linearizable }).await? {
-            ApiReply::Cluster(view) if view.linearizable => Ok(*view),
-            other => Err(PublicError::new(ErrorCode::NoLeader, format!("not confirmed: {other:?}")).into()),
-        }
-    }
-
-    /// The hosts, confirmed by a quorum.
-    ///
-    /// # Errors
-    /// Nobody answers.
-    pub async fn hosts(&self) -> Result<Vec<HostRow>, LabError> {
-        match self.ask(ApiRequest::Hosts { freshness: Freshness::Linearizable }).await? {
-            ApiReply::Hosts { rows, .. } => Ok(rows),
-            other => Err(PublicError::new(ErrorCode::Internal, format!("unexpected reply {other:?}")).into()),
-        }
-    }
-
-    /// Asks the running peers in turn until one answers.
-    ///
-    /// # Errors
-    /// The last refusal.
-    pub async fn ask(&self, request: ApiRequest) -> Result<ApiReply, LabError> {
-        let mut error = PublicError::new(ErrorCode::NoLeader, "no agent runs");
-        for peer in self.peers.iter().filter(|peer| peer.child.is_some()) {
-            match peer.client().await {
-                Ok(client) => match client.call(request.clone()).await {
-                    Ok(reply) => return Ok(reply),
-                    Err(refused) => error = refused,
-                },
-                Err(refused) => error = refused,
-            }
-        }
-        Err(error.into())
-    }
-
-    /// The position of the leader among the peers.
-    ///
-    /// # Errors
-    /// Nobody leads.
-    pub async fn leader(&self) -> Result<usize, LabError> {
-        let leader = wait_for("a leader", Duration::from_secs(20), async || {
-            self.cluster().await.ok().and_then(|view| view.leader)
-        })
-        .await?;
-        self.peers.iter().position(|peer| peer.host == leader).ok_or_else(|| {
-            PublicError::new(ErrorCode::Internal, format!("leader {leader} is no peer")).into()
-        })
-    }
-
-    /// The state's hashes of every running peer, taken at one log index: `(host, index, rolling, full)`.
-    ///
-    /// # Errors
-    /// A peer does not reach the index in time.
-    pub async fn digests(&self) -> Result<Vec<(HostId, u64, u64, u64)>, LabError> {
-        wait_for("equal log indices at all peers", Duration::from_secs(15), async || {
-            let applied = self.cluster().await.ok()?.applied;
-            let mut digests = Vec::new();
-            for peer in self.peers.iter().filter(|peer| peer.child.is_some()) {
-                let client = peer.client().await.ok()?;
-                match client.call(ApiRequest::Digest { at_least: applied }).await {
-                    Ok(ApiReply::Digest { index, rolling, full, host }) => {
-                        digests.push((host, index, rolling, full))
-                    }
-                    _ => return None,
-                }
-            }
-            // The cluster may be busy: only copies at one index can be compared.
-            digests.windows(2).all(|pair| pair[0].1 == pair[1].1).then_some(digests)
-        })
-        .await
-    }
 }
 
 impl Lab {
@@ -451,8 +365,11 @@ pub async fn wait_for<T>(
     }
 }
 
-/// A UDP port that was free a moment ago.
-fn free_port() -> Result<u16, LabError> {
+/// A UDP port on loopback that was free a moment ago.
+///
+/// # Errors
+/// There is none.
+pub fn free_port() -> Result<u16, LabError> {
     let socket = UdpSocket::bind("127.0.0.1:0").map_err(io("cannot bind a port"))?;
     Ok(socket.local_addr().map_err(io("no local address"))?.port())
 }

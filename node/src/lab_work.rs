@@ -125,6 +125,14 @@ impl Stubborn {
         Self { sockets, at: first, client: None, patience: Duration::from_millis(5_000) }
     }
 
+    /// The same, but it never asks the peer at `left_out`.
+    #[must_use]
+    pub fn without(lab: &Lab, left_out: usize) -> Self {
+        let mut client = Self::new(lab, 0);
+        client.sockets.remove(left_out);
+        client
+    }
+
     /// Asks until a peer gives a final answer, for at most `limit`.
     ///
     /// # Errors

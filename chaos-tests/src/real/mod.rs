@@ -1,13 +1,18 @@
-//! Rung 3: real `rota` processes on loopback, killed, frozen and restarted. What happened is judged by witness files
+//! Rung 3: real `rota` processes on loopback, killed, frozen, restarted and cut off. What happened is judged by witness files
 //! that the tasks themselves write, so a double run is seen even if Rota lies.
 
 pub mod agent_death;
 pub mod beats;
 pub mod black_hole;
+pub mod blip;
 pub mod failover;
 pub mod freeze;
 pub mod lost_answer;
+pub mod noise;
+pub mod partition;
+pub mod proxy;
 pub mod report;
+mod traffic;
 
 use report::{Report, Verdict};
 use rota_node::lab::{Lab, LabError, LabOptions};
@@ -51,7 +56,8 @@ impl Bench {
 }
 
 /// Names of all scenarios, by fault id, in the order in which they run.
-pub const SCENARIOS: [&str; 9] = ["P1", "P2", "P3", "P4", "P6", "P7", "P11", "R9", "R054"];
+pub const SCENARIOS: [&str; 15] =
+    ["P1", "P2", "P3", "P4", "P6", "P7", "P11", "R9", "R054", "N1", "N3", "N5", "N7", "N11", "R064"];
 
 /// Runs one scenario.
 ///
@@ -68,6 +74,12 @@ pub async fn run(name: &str, bench: &Bench) -> Result<Report, LabError> {
         "P11" => agent_death::started_twice(bench).await,
         "R9" => lost_answer::retried(bench).await,
         "R054" => black_hole::one_of_three(bench).await,
+        "N1" => partition::leader_cut_off(bench).await,
+        "N3" => partition::one_way(bench).await,
+        "N5" => noise::lossy(bench).await,
+        "N7" => noise::repeated(bench).await,
+        "N11" => noise::flapping(bench).await,
+        "R064" => blip::host_cut_off(bench).await,
         other => Ok(Report::new(other, Verdict::Fail(format!("no such scenario; there are {SCENARIOS:?}")))),
     }
 }

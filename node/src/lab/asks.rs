@@ -1,0 +1,124 @@
+//! What a lab's cluster says of itself: leader, hosts, hashes. Not here: starting and ending its processes.
+
+use super::{Lab, LabError, wait_for};
+use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
+use rota_protocol::error::{ErrorCode, PublicError};
+use rota_protocol::ids::HostId;
+use rota_protocol::view::{ClusterView, HostRow, HostState};
+use std::time::Duration;
+
+impl Lab {
+    /// Waits until a host's agent answers on its socket.
+    ///
+    /// # Errors
+    /// Not within 20 s.
+    pub async fn until_answers(&self, number: usize) -> Result<(), LabError> {
+        let request = || ApiRequest::Cluster { freshness: Freshness::Linearizable };
+        let peer = &self.peers[number];
+        wait_for(&format!("an answer of {}", peer.name), Duration::from_secs(20), async || {
+            let Ok(client) = peer.client().await else { return None };
+            match client.call(request()).await {
+                Ok(ApiReply::Cluster(view)) if view.linearizable => Some(()),
+                _ => None,
+            }
+        })
+        .await
+    }
+
+    /// Waits until `count` hosts take work and as many of them vote as should.
+    ///
+    /// # Errors
+    /// Not within 30 s.
+    pub async fn until_up(&self, count: usize) -> Result<(), LabError> {
+        let voters_wanted = match count {
+            0..=2 => 1,
+            3..=4 => 3,
+            _ => 5,
+        };
+        wait_for(&format!("{count} hosts up"), Duration::from_secs(30), async || {
+            let hosts = self.hosts().await.ok()?;
+            let up = hosts.iter().filter(|host| host.state == HostState::Up).count();
+            let view = self.cluster().await.ok()?;
+            let voters = view.peers.iter().filter(|peer| peer.role != "learner").count();
+            (up >= count && voters >= voters_wanted && view.leader.is_some()).then_some(())
+        })
+        .await
+    }
+
+    /// The cluster as the first peer that answers sees it, confirmed by a quorum.
+    ///
+    /// # Errors
+    /// Nobody answers.
+    pub async fn cluster(&self) -> Result<ClusterView, LabError> {
+        match self.ask(ApiRequest::Cluster { freshness: Freshness::Linearizable }).await? {
+            ApiReply::Cluster(view) if view.linearizable => Ok(*view),
+            other => Err(PublicError::new(ErrorCode::NoLeader, format!("not confirmed: {other:?}")).into()),
+        }
+    }
+
+    /// The hosts, confirmed by a quorum.
+    ///
+    /// # Errors
+    /// Nobody answers.
+    pub async fn hosts(&self) -> Result<Vec<HostRow>, LabError> {
+        match self.ask(ApiRequest::Hosts { freshness: Freshness::Linearizable }).await? {
+            ApiReply::Hosts { rows, .. } => Ok(rows),
+            other => Err(PublicError::new(ErrorCode::Internal, format!("unexpected reply {other:?}")).into()),
+        }
+    }
+
+    /// Asks the running peers in turn until one answers.
+    ///
+    /// # Errors
+    /// The last refusal.
+    pub async fn ask(&self, request: ApiRequest) -> Result<ApiReply, LabError> {
+        let mut error = PublicError::new(ErrorCode::NoLeader, "no agent runs");
+        for peer in self.peers.iter().filter(|peer| peer.child.is_some()) {
+            match peer.client().await {
+                Ok(client) => match client.call(request.clone()).await {
+                    Ok(reply) => return Ok(reply),
+                    Err(refused) => error = refused,
+                },
+                Err(refused) => error = refused,
+            }
+        }
+        Err(error.into())
+    }
+
+    /// The position of the leader among the peers.
+    ///
+    /// # Errors
+    /// Nobody leads.
+    pub async fn leader(&self) -> Result<usize, LabError> {
+        let leader = wait_for("a leader", Duration::from_secs(20), async || {
+            self.cluster().await.ok().and_then(|view| view.leader)
+        })
+        .await?;
+        self.peers.iter().position(|peer| peer.host == leader).ok_or_else(|| {
+            PublicError::new(ErrorCode::Internal, format!("leader {leader} is no peer")).into()
+        })
+    }
+
+    /// The state's hashes of every running peer, taken at one log index: `(host, index, rolling, full)`.
+    ///
+    /// # Errors
+    /// A peer does not reach the index in time.
+    pub async fn digests(&self) -> Result<Vec<(HostId, u64, u64, u64)>, LabError> {
+        wait_for("equal log indices at all peers", Duration::from_secs(15), async || {
+            let applied = self.cluster().await.ok()?.applied;
+            let mut digests = Vec::new();
+            for peer in self.peers.iter().filter(|peer| peer.child.is_some()) {
+                let client = peer.client().await.ok()?;
+                match client.call(ApiRequest::Digest { at_least: applied }).await {
+                    Ok(ApiReply::Digest { index, rolling, full, host }) => {
+                        digests.push((host, index, rolling, full))
+                    }
+                    _ => return None,
+                }
+            }
+            // The cluster may be busy: only copies at one index can be compared.
+            digests.windows(2).all(|pair| pair[0].1 == pair[1].1).then_some(digests)
+        })
+        .await
+    }
+}
