@@ -46,6 +46,41 @@ impl Caller {
             .ok_or_else(|| PublicError::new(ErrorCode::Unauthenticated, "the token is unknown or expired"))
     }
 
+    /// The numeric user and group that this caller's tasks run as; none for the agent's own.
+    ///
+    /// # Errors
+    /// The agent is root, and a token is no reason to make its owner root on every host, and so master of the
+    /// cluster's keys: unless it is an administrator's, its user must be one that this host knows.
+    pub fn task_user(&self) -> Result<Option<(u32, u32)>, PublicError> {
+        let own = rustix::process::geteuid().as_raw();
+        self.task_user_of(own, &std::fs::read_to_string("/etc/passwd").unwrap_or_default())
+    }
+
+    fn task_user_of(&self, own: u32, passwd: &str) -> Result<Option<(u32, u32)>, PublicError> {
+        let user = &self.actor.user;
+        match self.uid_gid {
+            // Only root can change to a user, even to itself.
+            Some(ids) => return Ok(Some(ids).filter(|(uid, _)| *uid != 0 && *uid != own)),
+            None if own != 0 || self.actor.role >= Role::Admin => return Ok(None),
+            None => {}
+        }
+        let ids = passwd.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            let known = fields.next()? == user;
+            let (uid, gid) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
+            (known && uid != 0).then_some((uid, gid))
+        });
+        ids.map(Some).ok_or_else(|| {
+            PublicError::new(
+                ErrorCode::Forbidden,
+                format!(
+                    "tasks run as the user that submits them, and this host has no user {user} (root is for \
+                     administrators): make it on every host, with one number"
+                ),
+            )
+        })
+    }
+
     /// Refuses commands above the caller's rights before they travel.
     ///
     /// # Errors
@@ -88,4 +123,29 @@ fn user_name(uid: u32) -> String {
             })
         })
         .unwrap_or_else(|| format!("uid-{uid}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_run_as_their_submitter_and_never_as_root_by_a_users_token() {
+        let passwd =
+            "root:x:0:0::/root:/bin/sh\nbad\nann:x:1001:100::/home/ann:/bin/sh\ntoor:x:0:0::/:/bin/sh\n";
+        let of = |user: &str, role, uid_gid| Caller {
+            actor: Actor { tenant: user.into(), user: user.into(), role },
+            uid_gid,
+        };
+        let by_token = |user, role| of(user, role, None).task_user_of(0, passwd).map_err(|e| e.code);
+        assert_eq!(by_token("ann", Role::Submitter), Ok(Some((1001, 100))));
+        for user in ["root", "toor", "bob", "", "an"] {
+            assert_eq!(by_token(user, Role::Operator), Err(ErrorCode::Forbidden), "{user}");
+        }
+        assert_eq!(by_token("bob", Role::Admin), Ok(None));
+        assert_eq!(of("bob", Role::Submitter, None).task_user_of(1001, passwd), Ok(None));
+        assert_eq!(of("ann", Role::Submitter, Some((7, 8))).task_user_of(0, passwd), Ok(Some((7, 8))));
+        assert_eq!(of("ann", Role::Admin, Some((1001, 100))).task_user_of(1001, passwd), Ok(None));
+        assert_eq!(of("root", Role::Admin, Some((0, 0))).task_user_of(0, passwd), Ok(None));
+    }
 }

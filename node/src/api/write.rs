@@ -64,11 +64,12 @@ async fn submit(
             ..PublicError::new(ErrorCode::TooLarge, message)
         });
     }
+    let task_user = caller.task_user()?;
     let mut results: Vec<Option<Result<JobId, PublicError>>> = Vec::with_capacity(jobs.len());
     let mut proposals = Vec::with_capacity(jobs.len());
     for (request, mut spec) in jobs {
         // The submitter's own user, never one that the request names.
-        spec.uid_gid = caller.uid_gid.filter(|(uid, _)| *uid != 0);
+        spec.uid_gid = task_user;
         match rota_core::spec::validate(&spec) {
             Ok(()) => {
                 proposals.push(Proposal {
