@@ -12,7 +12,7 @@ use crate::node::Node;
 use rota_consensus::AppliedNote;
 use rota_protocol::api::{ApiReply, LogChunk, OutputStream};
 use rota_protocol::error::{ErrorCode, PublicError};
-use rota_protocol::ids::{HostId, JobId, Token};
+use rota_protocol::ids::{HostId, JobId, TaskId, Token};
 use rota_protocol::peer::{PeerReply, PeerRequest};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,8 +44,14 @@ enum Place {
     NotYet,
     /// No further attempt will come.
     Over,
-    /// No such task, or not the caller's.
-    Unknown,
+    /// It ran, but which attempt it was and where is no longer kept.
+    Forgotten,
+    /// No such job, or not the caller's.
+    NoJob,
+    /// The job has no such index.
+    NoIndex,
+    /// The job has no such attempt, or it is no longer kept.
+    NoAttempt,
 }
 
 pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers: Answers) {
@@ -60,7 +66,8 @@ pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers
     let mut offset = wanted.offset;
     let mut after: Option<Token> = None;
     loop {
-        match place(node, caller, &wanted, after) {
+        let found = place(node, caller, &wanted, after);
+        match found {
             Place::At(token, host) => {
                 let pumped = tokio::select! {
                     pumped = pump(node, &wanted, token, host, offset, &answers) => pumped,
@@ -98,12 +105,28 @@ pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers
                 answers.send(false, Ok(ApiReply::Done)).await;
                 return;
             }
-            Place::Unknown => {
-                answers.send(false, Err(not_found("job", &wanted.job.to_string()))).await;
+            Place::Forgotten | Place::NoJob | Place::NoIndex | Place::NoAttempt => {
+                answers.send(false, Err(nowhere(&found, &wanted))).await;
                 return;
             }
         }
     }
+}
+
+/// Why there is nothing to read. An empty output would be taken for the task's own silence.
+fn nowhere(found: &Place, wanted: &Wanted) -> PublicError {
+    let job = wanted.job;
+    let (field, message) = match found {
+        Place::NoIndex => ("index", format!("job {job} has no index {}", wanted.index)),
+        Place::NoAttempt => ("attempt", format!("job {job} has no such attempt, or it is no longer kept")),
+        Place::Forgotten => {
+            let task = TaskId { job, index: wanted.index };
+            let kept = "a job keeps only its newest ended attempts, failed ones before others";
+            ("index", format!("where task {task} ran is no longer kept: {kept}"))
+        }
+        _ => return not_found("job", &job.to_string()),
+    };
+    PublicError { field: Some(field.into()), ..PublicError::new(ErrorCode::NotFound, message) }
 }
 
 /// Waits for a commit that touches the job; false when there is nobody left to tell.
@@ -128,21 +151,29 @@ fn is_live(node: &Node, token: Token) -> bool {
 fn place(node: &Node, caller: &Caller, wanted: &Wanted, after: Option<Token>) -> Place {
     node.consensus.read(|state| {
         let Some(job) = state.job(wanted.job).filter(|job| caller.sees(&job.tenant)) else {
-            return Place::Unknown;
+            return Place::NoJob;
         };
-        let live =
-            state.attempts_of(wanted.job).map(|attempt| (attempt.task.index, attempt.token, attempt.host));
-        let ended = job.ended.iter().map(|attempt| (attempt.index, attempt.token, attempt.host));
+        let live = state.attempts_of(wanted.job).map(|a| (a.task.index, a.token, a.host, false));
+        let ended = job.ended.iter().map(|a| (a.index, a.token, a.host, a.end.is_success()));
         let mut attempts = live.chain(ended);
         if let Some(token) = wanted.attempt {
-            return match attempts.find(|(_, known, _)| *known == token) {
-                Some((_, token, host)) => Place::At(token, host),
-                None => Place::Unknown,
+            return match attempts.find(|(_, known, ..)| *known == token) {
+                Some((_, token, host, _)) => Place::At(token, host),
+                None => Place::NoAttempt,
             };
         }
-        let Some(ordinal) = job.ordinal(wanted.index) else { return Place::Unknown };
-        match attempts.filter(|(index, ..)| *index == wanted.index).max_by_key(|(_, token, _)| *token) {
-            Some((_, token, host)) if after.is_none_or(|seen| token > seen) => Place::At(token, host),
+        let Some(ordinal) = job.ordinal(wanted.index) else { return Place::NoIndex };
+        let newest =
+            attempts.filter(|(index, ..)| *index == wanted.index).max_by_key(|(_, token, ..)| *token);
+        // Successes are forgotten first: what is left of a task that succeeded may be an earlier failure.
+        let succeeded = newest.is_some_and(|(.., success)| success);
+        let ran =
+            job.succeeded.contains(ordinal) && !succeeded || job.failed.contains(ordinal) && newest.is_none();
+        if after.is_none() && ran && job.ended_forgotten > 0 {
+            return Place::Forgotten;
+        }
+        match newest {
+            Some((_, token, host, _)) if after.is_none_or(|seen| token > seen) => Place::At(token, host),
             _ if [&job.succeeded, &job.failed, &job.cancelled].iter().any(|over| over.contains(ordinal)) => {
                 Place::Over
             }

@@ -4,9 +4,10 @@ use super::context::{Context, tell};
 use super::failure::{Failure, STATUS_CLOSED_OUTPUT};
 use super::follow::{JobWatch, Output, Wanted};
 use super::run::status;
+use crate::client::unexpected;
 use clap::Args;
-use rota_protocol::api::OutputStream;
-use rota_protocol::{PublicError, Token};
+use rota_protocol::api::{ApiReply, ApiRequest, Freshness, OutputStream};
+use rota_protocol::{ErrorCode, JobId, PublicError, Token};
 use std::io;
 use tokio::io::AsyncWriteExt;
 
@@ -32,6 +33,19 @@ pub struct LogsArgs {
     pub json: bool,
 }
 
+/// The index of a job's first task. The asked peer's copy is enough if it has the job: what was submitted never changes.
+async fn first_index(context: &Context, job: JobId) -> Result<u32, Failure> {
+    let show = |freshness| context.client.call(ApiRequest::Show { job, freshness });
+    let reply = match show(Freshness::Stale).await {
+        Err(error) if error.code == ErrorCode::NotFound => show(Freshness::Linearizable).await,
+        other => other,
+    };
+    match reply? {
+        ApiReply::Job(view) => Ok(view.spec.array.map_or(0, |array| array.start)),
+        other => Err(unexpected(&other).into()),
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -49,7 +63,11 @@ pub async fn logs(context: &Context, args: &LogsArgs) -> Result<u8, Failure> {
     }
     let wanted = Wanted {
         job,
-        index: named.or(args.index).unwrap_or(0),
+        index: match named.or(args.index) {
+            Some(index) => index,
+            None if args.attempt.is_some() => 0,
+            None => first_index(context, job).await?,
+        },
         attempt: args.attempt.map(Token),
         stream: if args.stderr { OutputStream::Stderr } else { OutputStream::Stdout },
         follow: args.follow,
