@@ -16,6 +16,7 @@ use rota_protocol::limits::ENTRY_BYTES_MAX;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 
 /// Notes that a slow reader of events may fall behind before it must look at the state itself.
@@ -278,6 +279,9 @@ impl RaftStateMachine<Rota> for Machine {
     }
 }
 
+/// Pause before a snapshot that found no room is tried again.
+const FULL_PAUSE: Duration = Duration::from_secs(1);
+
 /// Writes one moment of the state as a snapshot, beside the apply path.
 pub(crate) struct Builder {
     shared: Arc<Shared>,
@@ -288,18 +292,36 @@ impl RaftSnapshotBuilder<Rota> for Builder {
     type SnapshotData = SnapshotFile;
 
     async fn build_snapshot(&mut self) -> Result<openraft::alias::SnapshotOf<Rota, SnapshotFile>, io::Error> {
-        let replica = self.replica.clone();
-        let build = move |shared: &Shared| {
-            let meta = SnapshotMeta { last_log_id: replica.last, last_membership: replica.membership };
-            let bytes = snapshot_file::to_bytes(shared.cluster, &meta, &replica.state)?;
-            let path = shared.dir.join("snapshot-new.tmp");
-            snapshot_file::write_durable(&path, &bytes)?;
-            shared.adopt(meta, &path)?;
-            let current = shared.current.lock().unwrap_or_else(PoisonError::into_inner);
-            let (meta, snapshot) =
-                current.clone().ok_or_else(|| SnapshotFault::Damaged("it vanished".into()))?;
-            Ok(Snapshot { meta, snapshot })
-        };
-        self.shared.clone().on_disk(build).await
+        loop {
+            let replica = self.replica.clone();
+            let build = move |shared: &Shared| {
+                let meta = SnapshotMeta { last_log_id: replica.last, last_membership: replica.membership };
+                let bytes = snapshot_file::to_bytes(shared.cluster, &meta, &replica.state)?;
+                let path = shared.dir.join("snapshot-new.tmp");
+                if let Err(error) = snapshot_file::write_durable(&path, &bytes) {
+                    // A part of it would only keep the room from whoever needs it more.
+                    let _ = std::fs::remove_file(&path);
+                    return Err(error.into());
+                }
+                shared.adopt(meta, &path)?;
+                let current = shared.current.lock().unwrap_or_else(PoisonError::into_inner);
+                let (meta, snapshot) =
+                    current.clone().ok_or_else(|| SnapshotFault::Damaged("it vanished".into()))?;
+                Ok(Snapshot { meta, snapshot })
+            };
+            match self.shared.clone().on_disk(build).await {
+                // An error would end the peer, but a full disk passes: until then the log is not cut, and refuses
+                // entries when it too has no room.
+                Err(error) if is_full(&error) => {
+                    tracing::error!(%error, "no room for a snapshot; it is tried again");
+                    tokio::time::sleep(FULL_PAUSE).await;
+                }
+                built => return built,
+            }
+        }
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

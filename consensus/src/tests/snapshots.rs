@@ -129,6 +129,30 @@ async fn a_heavy_log_is_cut_by_its_bytes() {
     tokio::time::timeout(PATIENCE, cut).await.expect("cut");
 }
 
+/// A full disk holds a snapshot up, and ends nothing: the log goes on, and the snapshot is made once there is room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_without_room_is_tried_again() {
+    let cluster = Cluster::found_with(tiny()).await;
+    let (peer, path) = (cluster.peer(1), cluster.path(HostId(1)).join("snapshot-new.tmp"));
+    // What is written there finds no room; the link goes with the attempt.
+    std::os::unix::fs::symlink("/dev/full", &path).expect("linked");
+    submit_many(&cluster, HostId(1), 30).await;
+    let tried = async {
+        while path.is_symlink() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, tried).await.expect("tried");
+    submit_many(&cluster, HostId(1), 3).await;
+    assert_eq!(*peer.failed().borrow(), None);
+    let made = async {
+        while peer.status().snapshot == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, made).await.expect("made");
+}
+
 /// Fault D11: damaged or foreign snapshots at home stop the start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_snapshot_is_refused_at_start() {
