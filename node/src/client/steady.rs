@@ -106,10 +106,12 @@ impl Steady {
         let limit = left.min(ANSWER_LIMIT);
         let result = match tokio::time::timeout(limit, client.call(request.clone())).await {
             Ok(result) => result,
-            Err(_) => Err(PublicError::new(
-                ErrorCode::Unknown,
-                format!("no answer within {} ms", limit.as_millis()),
-            )),
+            Err(_) => {
+                // What the last try was left is no measure of how long was waited.
+                let waited = if limit < left { limit } else { self.deadline };
+                let message = format!("no answer within {} ms", waited.as_millis());
+                Err(PublicError::new(ErrorCode::Unknown, message))
+            }
         };
         if result.as_ref().is_err_and(|e| e.code == ErrorCode::Unknown) {
             self.forget().await;
