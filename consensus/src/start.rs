@@ -13,6 +13,8 @@ use crate::propose::Proposer;
 use crate::read::{Reader, Rounds, confirm_local, confirm_remote};
 use crate::snapshot_file::SnapshotFault;
 use crate::{Consensus, Inner};
+use rota_protocol::ClusterId;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -49,10 +51,7 @@ pub(crate) async fn start(
         stopping: AtomicBool::new(false),
     });
     let log = open_log(&dir, Owner { cluster, host }, &tuning, &watched).await?;
-    let files = dir.clone();
-    let machine = tokio::task::spawn_blocking(move || Machine::open(&files, cluster))
-        .await
-        .map_err(|e| StartError::Raft(e.to_string()))??;
+    let machine = open_machine(dir.clone(), cluster).await?;
     let shared = machine.0.clone();
     let network = Network::new(host, link.clone(), timings);
     let raft = Raft::new(host.0, raft_config, network, log.clone(), machine)
@@ -106,6 +105,11 @@ pub(crate) async fn start(
         changing: tokio::sync::Mutex::new(()),
         tasks: Mutex::new(tasks),
     })))
+}
+
+async fn open_machine(dir: PathBuf, cluster: ClusterId) -> Result<Machine, StartError> {
+    let opened = tokio::task::spawn_blocking(move || Machine::open(&dir, cluster)).await;
+    Ok(opened.map_err(|e| StartError::Raft(e.to_string()))??)
 }
 
 async fn open_log(

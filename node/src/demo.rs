@@ -59,10 +59,9 @@ pub async fn run(args: &DemoArgs) -> Result<DemoReport, LabError> {
     show.line(&format!("starting three peers under {}", dir.display()));
     let mut options = LabOptions::new(3, &dir).map_err(|e| LabError::Io("no program".into(), e))?;
     if crate::ops::has_real_gpus() {
-        // Three peers on one machine would offer the same card three times: the first owns it, the rest have none.
-        show.line(
-            "real cards found; the demo still uses simulated ones, so that three hosts do not share a card",
-        );
+        // Three hosts on one machine must not offer one card three times: the first owns the real ones.
+        show.line("real cards found: the first peer offers them, the other two simulated ones");
+        options.first_has_real_gpus = true;
     }
     options.cpus = Some("16".into());
     options.mem = Some("64GiB".into());
@@ -83,22 +82,7 @@ async fn story(lab: &mut Lab, dir: &std::path::Path, show: &mut Progress) -> Res
     }
     let witness = Witness::new(dir);
     let mut client = Stubborn::new(lab, 0);
-    let mut jobs: Vec<(&str, JobId)> = Vec::new();
-    let short = shell_job("array of 60 short tasks", &witness.script("sleep 0.2"));
-    jobs.push(("array", client.submit(as_array(short, 60)).await?));
-    for gpus in [2, 4, 1] {
-        let spec = shell_job(&format!("{gpus} GPUs"), &witness.script("sleep 1; echo $CUDA_VISIBLE_DEVICES"));
-        jobs.push(("multi-GPU", client.submit(with_gpus(spec, gpus)).await?));
-    }
-    jobs.push(("fails", client.submit(shell_job("exits with 3", &witness.script("exit 3"))).await?));
-    let doomed =
-        client.submit(with_gpus(shell_job("to be cancelled", &witness.script("sleep 600")), 1)).await?;
-    jobs.push(("cancelled", doomed));
-    let long =
-        client.submit(with_gpus(shell_job("spans the failover", &witness.script("sleep 3")), 1)).await?;
-    jobs.push(("long", long));
-    let impossible = client.submit(with_gpus(shell_job("asks 64 GPUs", "true"), 64)).await?;
-    jobs.push(("impossible", impossible));
+    let Mix { mut jobs, doomed, impossible } = submit_mix(&mut client, &witness).await?;
     show.line(&format!(
         "accepted {} jobs; the last asks 64 GPUs of one host: {}",
         jobs.len(),
@@ -128,16 +112,11 @@ async fn story(lab: &mut Lab, dir: &std::path::Path, show: &mut Progress) -> Res
     let mut finished = 0;
     for (kind, job) in &jobs {
         let state = rows.iter().find(|row| row.job == *job).map(|row| row.state);
-        let as_foretold = match *kind {
-            "fails" => state == Some(JobState::Failed),
-            "cancelled" => state == Some(JobState::Cancelled),
-            "impossible" => state == Some(JobState::Pending),
-            _ => state == Some(JobState::Succeeded),
-        };
-        if !as_foretold {
+        if as_foretold(kind, state) {
+            finished += 1;
+        } else {
             show.line(&format!("job {job} ({kind}) is {state:?}"));
         }
-        finished += usize::from(as_foretold);
     }
     let agree = digests.windows(2).all(|pair| (pair[0].2, pair[0].3) == (pair[1].2, pair[1].3));
     Ok(DemoReport {
@@ -155,6 +134,44 @@ async fn story(lab: &mut Lab, dir: &std::path::Path, show: &mut Progress) -> Res
             .collect(),
         took_ms: 0,
     })
+}
+
+/// The jobs of the demo, by what is foretold of them.
+struct Mix {
+    jobs: Vec<(&'static str, JobId)>,
+    doomed: JobId,
+    impossible: JobId,
+}
+
+async fn submit_mix(client: &mut Stubborn, witness: &Witness) -> Result<Mix, LabError> {
+    let mut jobs = Vec::new();
+    let short = shell_job("array of 60 short tasks", &witness.script("sleep 0.2"));
+    jobs.push(("array", client.submit(as_array(short, 60)).await?));
+    for gpus in [2, 4, 1] {
+        let spec = shell_job(&format!("{gpus} GPUs"), &witness.script("sleep 1; echo $CUDA_VISIBLE_DEVICES"));
+        jobs.push(("multi-GPU", client.submit(with_gpus(spec, gpus)).await?));
+    }
+    jobs.push(("fails", client.submit(shell_job("exits with 3", &witness.script("exit 3"))).await?));
+    let doomed =
+        client.submit(with_gpus(shell_job("to be cancelled", &witness.script("sleep 600")), 1)).await?;
+    jobs.push(("cancelled", doomed));
+    let long =
+        client.submit(with_gpus(shell_job("spans the failover", &witness.script("sleep 3")), 1)).await?;
+    jobs.push(("long", long));
+    let impossible = client.submit(with_gpus(shell_job("asks 64 GPUs", "true"), 64)).await?;
+    jobs.push(("impossible", impossible));
+    Ok(Mix { jobs, doomed, impossible })
+}
+
+/// Whether a job came out as its kind foretells.
+fn as_foretold(kind: &str, state: Option<JobState>) -> bool {
+    state
+        == Some(match kind {
+            "fails" => JobState::Failed,
+            "cancelled" => JobState::Cancelled,
+            "impossible" => JobState::Pending,
+            _ => JobState::Succeeded,
+        })
 }
 
 async fn why(client: &mut Stubborn, job: JobId) -> Result<String, LabError> {

@@ -40,6 +40,8 @@ pub struct LabOptions {
     pub profile: String,
     /// Simulated devices of each host; none to look for real ones.
     pub sim_gpus: Option<String>,
+    /// The first host offers the machine's real cards instead.
+    pub first_has_real_gpus: bool,
     /// CPUs that each host offers; none for what the machine has.
     pub cpus: Option<String>,
     /// Memory that each host offers.
@@ -63,6 +65,7 @@ impl LabOptions {
             dir: dir.to_owned(),
             profile: "production".into(),
             sim_gpus: Some("4xH100:80GiB".into()),
+            first_has_real_gpus: false,
             cpus: None,
             mem: None,
             env: Vec::new(),
@@ -252,9 +255,9 @@ impl Lab {
         command.args(&options.exe_args).arg("agent").arg("--data-dir").arg(&peer.dir);
         command.args(["--listen", &listen, "--advertise", &advertise, "--http-listen", "off"]);
         command.args(["--profile", &options.profile]);
-        for (flag, value) in
-            [("--sim-gpus", &options.sim_gpus), ("--cpus", &options.cpus), ("--mem", &options.mem)]
-        {
+        let real = options.first_has_real_gpus && number == 0;
+        let sim_gpus = if real { &None } else { &options.sim_gpus };
+        for (flag, value) in [("--sim-gpus", sim_gpus), ("--cpus", &options.cpus), ("--mem", &options.mem)] {
             if let Some(value) = value {
                 command.args([flag, value]);
             }

@@ -8,6 +8,9 @@ use rota_node::lab_work::{Stubborn, shell_job, with_gpus};
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
 use rota_protocol::job::{AttemptEnd, JobState};
 use rota_protocol::view::HostState;
+use rustix::fs::IFlags;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// Most launches that may hit the bad host.
@@ -15,14 +18,11 @@ const HITS_MAX: u64 = 10;
 /// How long the repaired host may stay out of use.
 const BACK_LIMIT: Duration = Duration::from_secs(300);
 
-/// R054: the folder for attempts of the second host is not a folder any more.
+/// R054: nothing can be made in the second host's folder for attempts.
 pub(super) async fn one_of_three(bench: &Bench) -> Result<Report, LabError> {
     let lab = bench.lab("R054", 3, |_| {}).await?;
     let attempts = lab.peers[1].dir.join("attempts");
-    let aside = lab.peers[1].dir.join("attempts-aside");
-    let io = |e| LabError::Io("cannot break the host".into(), e);
-    std::fs::rename(&attempts, &aside).map_err(io)?;
-    std::fs::write(&attempts, b"").map_err(io)?;
+    lock_folder(&attempts, true).map_err(|e| LabError::Io("cannot break the host".into(), e))?;
     let mut client = Stubborn::new(&lab, 0);
     let mut jobs = Vec::new();
     for _ in 0..100 {
@@ -45,8 +45,7 @@ pub(super) async fn one_of_three(bench: &Bench) -> Result<Report, LabError> {
     if hits == 0 {
         violations.push("not exercised: no launch hit the bad host".into());
     }
-    std::fs::remove_file(&attempts).map_err(io)?;
-    std::fs::rename(&aside, &attempts).map_err(io)?;
+    lock_folder(&attempts, false).map_err(|e| LabError::Io("cannot repair the host".into(), e))?;
     let bad = lab.peers[1].host;
     let back = wait_for("the repaired host's return", BACK_LIMIT, async || {
         let hosts = lab.hosts().await.ok()?;
@@ -56,4 +55,16 @@ pub(super) async fn one_of_three(bench: &Bench) -> Result<Report, LabError> {
         violations.push("the repaired host does not take work again".into());
     }
     Ok(Report::of("R054", 1, &violations).figure("launches_on_bad_host", hits, Some(HITS_MAX)))
+}
+
+/// Lets nobody make files in a folder, or lets them again. Root passes over permissions, so the folder is made
+/// immutable where the file system can; elsewhere its permissions must do.
+fn lock_folder(path: &Path, locked: bool) -> std::io::Result<()> {
+    let folder = std::fs::File::open(path)?;
+    let flags = rustix::fs::ioctl_getflags(&folder).unwrap_or(IFlags::empty());
+    let flags = if locked { flags | IFlags::IMMUTABLE } else { flags - IFlags::IMMUTABLE };
+    if rustix::fs::ioctl_setflags(&folder, flags).is_ok() {
+        return Ok(());
+    }
+    folder.set_permissions(std::fs::Permissions::from_mode(if locked { 0o500 } else { 0o700 }))
 }

@@ -5,6 +5,7 @@
 
 use super::attempt;
 use crate::io::clock;
+use crate::logic::cards::{Cards, Gate};
 use crate::logic::env::{TaskEnv, task_env};
 use crate::logic::outbox::Outbox;
 use crate::logic::reconcile::{Action, Desired, Local, LocalState, reconcile};
@@ -48,6 +49,7 @@ pub struct Reconciler;
 pub struct State {
     node: Arc<Node>,
     local: BTreeMap<Token, Local>,
+    cards: Cards,
     actors: BTreeMap<Token, ActorRef<attempt::Msg>>,
     outbox: Outbox,
 }
@@ -61,7 +63,8 @@ impl Actor for Reconciler {
         let local = node.shims.locals();
         myself.send_interval(TICK, || Msg::Tick);
         myself.cast(Msg::Wake)?;
-        Ok(State { node, local, actors: BTreeMap::new(), outbox: Outbox::new() })
+        let cards = Cards::default();
+        Ok(State { node, local, cards, actors: BTreeMap::new(), outbox: Outbox::new() })
     }
 
     async fn handle(
@@ -143,6 +146,7 @@ fn ended(state: &mut State, record: ExitRecord) {
     if matches!(local.state, LocalState::Ended(_)) {
         return;
     }
+    state.cards.left(record.token);
     metrics::counter!(crate::meters::ATTEMPTS_ENDED, "end" => end_word(&record.end)).increment(1);
     state.outbox.ended(record.token, record.end.clone(), record.ran_ms);
     local.state = LocalState::Ended(record);
@@ -164,6 +168,12 @@ fn end_word(end: &AttemptEnd) -> &'static str {
 async fn compare(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorProcessingErr> {
     let node = Arc::clone(&state.node);
     let (applied, desired) = node.consensus.read(|replica| {
+        // Adopted attempts: which devices are they on?
+        for (token, local) in &state.local {
+            if !matches!(local.state, LocalState::Ended(_)) && !state.cards.knows(*token) {
+                state.cards.taken(*token, replica.attempt(*token).map(|attempt| attempt.devices.clone()));
+            }
+        }
         let desired: Vec<Desired> = replica
             .attempts_on(node.host)
             .map(|attempt| Desired {
@@ -194,6 +204,16 @@ async fn carry_out(
     match action {
         Action::Launch(token) => {
             let Some(order) = order(&state.node, token) else { return Ok(()) };
+            let patience_ms = u64::from(order.kill_budget_ms);
+            match state.cards.gate(token, &order.devices, clock::boottime_ms(), patience_ms) {
+                Gate::Open => state.cards.taken(token, Some(order.devices.clone())),
+                // Looked at again with the next wake-up or tick.
+                Gate::Wait => return Ok(()),
+                Gate::Refuse(reason) => {
+                    took_note(state, ShimNote::LaunchFailed { token, reason });
+                    return Ok(());
+                }
+            }
             state.local.insert(token, Local { state: LocalState::Launching, end_asked: false });
             actor(myself, state, token).await?.cast(attempt::Msg::Launch(Box::new(order)))?;
         }
@@ -214,6 +234,7 @@ async fn carry_out(
         }
         Action::Release(token) => {
             state.local.remove(&token);
+            state.cards.left(token);
             state.outbox.forget(token);
             actor(myself, state, token).await?.cast(attempt::Msg::Release)?;
             state.actors.remove(&token);
@@ -241,12 +262,14 @@ async fn actor<'a>(
 /// All that the shim needs; none when the log has moved on.
 fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
     let params = node.config.profile.lease();
-    let lease_path = {
+    let (epoch, lease_path) = {
         let lease = node.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        lease.as_ref()?.file.path().as_os_str().as_encoded_bytes().to_vec()
+        let own = lease.as_ref()?;
+        (own.epoch, own.file.path().as_os_str().as_encoded_bytes().to_vec())
     };
     node.consensus.read(|replica| {
-        let attempt = replica.attempt(token)?;
+        // Never an attempt of an older epoch under the lease of a newer one.
+        let attempt = replica.attempt(token).filter(|attempt| attempt.epoch == epoch)?;
         let spec = &replica.job(attempt.task.job)?.spec;
         let task = TaskEnv {
             cluster: node.cluster,

@@ -102,6 +102,12 @@ async fn register(state: &mut State) {
     let proposal = Proposal { request: RequestId::NONE, actor: Author::system(), command };
     match node.consensus.propose(vec![proposal], REGISTER_DEADLINE).await.map(|mut outcomes| outcomes.pop()) {
         Ok(Some(Outcome::HostRegistered { epoch })) => {
+            // Launches begin with the lease: this replica must first know all that was committed before it, or a
+            // restarted host would start what was cancelled while it was away.
+            if let Err(error) = node.consensus.read_barrier(REGISTER_DEADLINE).await {
+                tracing::warn!(%error, "registered, but the state cannot be brought up to date yet");
+                return;
+            }
             tracing::info!(%epoch, "registered");
             state.registered = Some(registration);
             let mut lease = node.lease.lock().unwrap_or_else(PoisonError::into_inner);

@@ -191,12 +191,14 @@ fn cut_off_together(faults: crate::logic::Faults) -> (u64, u64) {
     holder.set_epoch(EPOCH);
     let mut new = elected(0);
     for at in [0, 500, 1_000, 1_500] {
-        let renewal = holder.send(at).unwrap();
+        // The epoch is set above, so there is something to renew.
+        let renewal = holder.send(at).expect("an epoch");
         let acknowledged = match old.on_receipt(HOST, EPOCH, at, at) {
             Receipt::Acknowledge => true,
             // The old leader asks its quorum, of which nobody answers.
             _ => {
-                let round = old.round_begin().unwrap();
+                // The receipt above waits for a round.
+                let round = old.round_begin().expect("one renewal waits");
                 old.round_end(round, false) == RoundEnd::Acknowledge(vec![at])
             }
         };
@@ -204,7 +206,8 @@ fn cut_off_together(faults: crate::logic::Faults) -> (u64, u64) {
             holder.ack(renewal, at);
         }
     }
-    let expires_ms = (0..).find(|now| !new.still_due(&new.due(*now), true).is_empty()).unwrap();
+    // Nobody renews at the new leader, so its time comes.
+    let expires_ms = (0..).find(|now| !new.still_due(&new.due(*now), true).is_empty()).expect("an end");
     (holder.deadline_ms().unwrap_or(0), expires_ms)
 }
 

@@ -4,6 +4,7 @@
 //! Absent on purpose: tokio, ractor, files, sockets, clocks. Every `now_ms` is an argument, in ms of the machine's
 //! boot-time clock (`CLOCK_BOOTTIME`), whose origin differs from host to host and is never compared between hosts.
 
+pub mod cards;
 pub mod env;
 pub mod lease;
 pub mod lease_book;

@@ -126,7 +126,7 @@ impl Sim {
                 Action::Send { to, bytes } => {
                     assert!(bytes.len() <= GOSSIP_BYTES_MAX);
                     self.packets += 1;
-                    self.bytes += u64::try_from(bytes.len()).unwrap();
+                    self.bytes += bytes.len() as u64;
                     if self.random(100) < self.loss_percent {
                         continue;
                     }

@@ -1,0 +1,95 @@
+//! Which attempts still have processes on which of this host's devices, by the host's own knowledge. The log may have
+//! given a device away again (a lease that expired) while a process on it cannot be killed: before a device is used
+//! again, nothing may be left on it.
+
+use rota_protocol::{DeviceUuid, Token};
+use std::collections::BTreeMap;
+
+/// What may be done about a launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Gate {
+    /// Its devices are free of processes.
+    Open,
+    /// An earlier attempt still has processes on one of them; look again.
+    Wait,
+    /// It did so for too long: the launch has failed, and this is why.
+    Refuse(String),
+}
+
+/// Devices under processes of attempts that have not ended here.
+#[derive(Debug, Clone, Default)]
+pub struct Cards {
+    /// None for an attempt whose devices are not known any more: it may be on any.
+    under: BTreeMap<Token, Option<Vec<DeviceUuid>>>,
+    waiting_since: BTreeMap<Token, u64>,
+}
+
+impl Cards {
+    /// An attempt may have processes from now on.
+    pub fn taken(&mut self, token: Token, devices: Option<Vec<DeviceUuid>>) {
+        self.under.entry(token).or_insert(devices);
+    }
+
+    /// Whether [`Cards::taken`] was said of it.
+    #[must_use]
+    pub fn knows(&self, token: Token) -> bool {
+        self.under.contains_key(&token)
+    }
+
+    /// The last process of an attempt is gone, or it never had one.
+    pub fn left(&mut self, token: Token) {
+        self.under.remove(&token);
+        self.waiting_since.remove(&token);
+    }
+
+    /// Whether `token` may start on `devices` at `now_ms`; it waits at most `patience_ms` for what is in its way.
+    pub fn gate(&mut self, token: Token, devices: &[DeviceUuid], now_ms: u64, patience_ms: u64) -> Gate {
+        let in_the_way = self.under.iter().find(|(other, under)| {
+            **other != token
+                && !devices.is_empty()
+                && under.as_ref().is_none_or(|under| under.iter().any(|device| devices.contains(device)))
+        });
+        let Some((other, _)) = in_the_way else {
+            self.waiting_since.remove(&token);
+            return Gate::Open;
+        };
+        let since_ms = *self.waiting_since.entry(token).or_insert(now_ms);
+        if now_ms.saturating_sub(since_ms) < patience_ms {
+            return Gate::Wait;
+        }
+        Gate::Refuse(format!(
+            "processes of attempt {other} are still on a granted device and cannot be ended"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(name: &str) -> Vec<DeviceUuid> {
+        vec![DeviceUuid(name.into())]
+    }
+
+    #[test]
+    fn a_device_is_used_again_only_when_nothing_is_left_on_it() {
+        let mut cards = Cards::default();
+        cards.taken(Token(1), Some(card("a")));
+        assert_eq!(cards.gate(Token(2), &card("b"), 0, 100), Gate::Open);
+        assert_eq!(cards.gate(Token(2), &card("a"), 0, 100), Gate::Wait);
+        assert_eq!(cards.gate(Token(2), &card("a"), 99, 100), Gate::Wait);
+        assert!(matches!(cards.gate(Token(2), &card("a"), 100, 100), Gate::Refuse(_)));
+        cards.left(Token(1));
+        assert_eq!(cards.gate(Token(2), &card("a"), 101, 100), Gate::Open);
+    }
+
+    #[test]
+    fn an_attempt_of_unknown_devices_is_in_the_way_of_every_device_but_not_of_none() {
+        let mut cards = Cards::default();
+        cards.taken(Token(1), None);
+        assert_eq!(cards.gate(Token(2), &card("a"), 0, 100), Gate::Wait);
+        assert_eq!(cards.gate(Token(3), &[], 0, 100), Gate::Open);
+        // Itself is not in its own way.
+        assert_eq!(cards.gate(Token(1), &card("a"), 0, 100), Gate::Open);
+    }
+}
