@@ -3,6 +3,9 @@
 //!
 //! The scenarios share two cores with each other and with everything else, so they run one at a time.
 
+// Helpers of tests: what cannot be set up should stop the test where it stands.
+#![allow(clippy::unwrap_used)]
+
 use rota_chaos::real::report::Verdict;
 use rota_chaos::real::{Bench, run};
 use std::sync::Mutex;

@@ -278,7 +278,7 @@ mod tests {
     #[tokio::test]
     async fn frames_survive_any_cut_of_the_stream() {
         let calls = [call(1, 0), call(2, 40_000), call(3, 5)];
-        let bytes: Vec<u8> = calls.iter().flat_map(|call| encoded(call)).collect();
+        let bytes: Vec<u8> = calls.iter().flat_map(encoded).collect();
         for pipe_bytes in [1, 7, 13, 4_096, 1 << 20] {
             let (mut tx, rx) = duplex(pipe_bytes);
             let send = async {

@@ -263,7 +263,9 @@ impl World {
     pub(super) fn take_epoch(&mut self, id: HostId) {
         let no_barrier = matches!(self.params.plant, Some(Plant::StaleReplica | Plant::ForgetTokens));
         let Some(agent) = self.agent_mut(id) else { return };
-        let Some((epoch, _)) = agent.granted.filter(|(_, at)| no_barrier || agent.state.applied_index() >= *at) else {
+        let Some((epoch, _)) =
+            agent.granted.filter(|(_, at)| no_barrier || agent.state.applied_index() >= *at)
+        else {
             return;
         };
         agent.granted = None;

@@ -47,9 +47,10 @@ pub(super) async fn answer(
         }
         ApiRequest::Hosts { freshness } => {
             barrier(node, freshness).await?;
-            Ok(node
-                .consensus
-                .read(|state| ApiReply::Hosts { index: state.applied_index(), rows: view::hosts(state) }))
+            Ok(node.consensus.read(|state| ApiReply::Hosts {
+                index: state.applied_index(),
+                rows: view::hosts_at(state, crate::io::clock::wall_ms()),
+            }))
         }
         ApiRequest::Devices { freshness } => {
             barrier(node, freshness).await?;

@@ -1,5 +1,6 @@
 //! A host of shims in a temporary folder, with real processes, for the tests of `shim_*.rs`.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part of the lab")]
+#![allow(clippy::unwrap_used, reason = "what cannot be set up should stop the test where it stands")]
 
 use rota_node::io::{clock::boottime_ms, proc};
 use rota_node::logic::env::{TaskEnv, markers, task_env};
