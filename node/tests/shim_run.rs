@@ -1,4 +1,5 @@
 //! Attempts under a living agent: ends, output, environment, faults of the user and of the host.
+#![allow(clippy::unwrap_used, reason = "what cannot be read should stop the test where it stands")]
 
 mod shim_lab;
 
