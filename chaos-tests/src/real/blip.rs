@@ -75,7 +75,6 @@ pub(super) async fn host_cut_off(bench: &Bench) -> Result<Report, LabError> {
             continue;
         };
         let mut client = Stubborn::without(&lab, at);
-        client.patience = Duration::from_millis(1_000);
         let mut found = short_cut(&wires, at, &jobs, &mut client).await?;
         found.extend(long_cut(&wires, &lab, (moved, at), &jobs, &mut client, &mut figures).await?);
         violations.extend(found.into_iter().map(|what| format!("round {round}: {what}")));
