@@ -9,7 +9,7 @@ use crate::state::job::Job;
 use rota_protocol::api::QueueFilter;
 use rota_protocol::ask::Ask;
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind};
-use rota_protocol::job::{Actor, JobState, Role};
+use rota_protocol::job::{Actor, AttemptEnd, JobState, Role};
 use rota_protocol::limits::LIST_ROWS_MAX;
 use rota_protocol::view::{AttemptRow, DeviceRow, HostRow, JobRow, JobView};
 use rota_protocol::{DeviceUuid, HostId, JobId};
@@ -178,7 +178,7 @@ impl Reasons {
 
 fn row(state: &State, job: &Job, reasons: &mut Reasons) -> JobRow {
     let place = match job.state {
-        JobState::Pending => reasons.of(state, job),
+        JobState::Pending => launch_failure(state, job).unwrap_or_else(|| reasons.of(state, job)),
         JobState::Running | JobState::Ending => places(state, job.id),
         JobState::Succeeded | JobState::Failed | JobState::Cancelled => last_place(state, job),
     };
@@ -199,6 +199,18 @@ fn row(state: &State, job: &Job, reasons: &mut Reasons) -> JobRow {
 }
 
 /// Hosts of live attempts: a few names, then how many more.
+/// Why a job waits that hosts could not start: without this it would look as if it were merely next.
+fn launch_failure(state: &State, job: &Job) -> Option<String> {
+    let hosts = job.avoided(state.clock_ms()).count();
+    let newest = job.ended.iter().max_by_key(|attempt| attempt.token)?;
+    match &newest.end {
+        AttemptEnd::LaunchFailed { reason } if hosts > 0 => {
+            Some(format!("(launch failed on {hosts} hosts: {reason})"))
+        }
+        _ => None,
+    }
+}
+
 fn places(state: &State, id: JobId) -> String {
     let mut counted: BTreeMap<HostId, ()> = BTreeMap::new();
     for attempt in state.attempts_of(id) {

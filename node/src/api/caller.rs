@@ -59,6 +59,13 @@ impl Caller {
     fn task_user_of(&self, own: u32, passwd: &str) -> Result<Option<(u32, u32)>, PublicError> {
         let user = &self.actor.user;
         match self.uid_gid {
+            Some((uid, _)) if own != 0 && uid != own && uid != 0 => {
+                let message = format!(
+                    "this host's agent is not root and cannot run tasks as {user}: submit as the agent's own user, or \
+                     run the agent as root"
+                );
+                return Err(PublicError::new(ErrorCode::Forbidden, message));
+            }
             // Only root can change to a user, even to itself.
             Some(ids) => return Ok(Some(ids).filter(|(uid, _)| *uid != 0 && *uid != own)),
             None if own != 0 || self.actor.role >= Role::Admin => return Ok(None),
@@ -146,6 +153,8 @@ mod tests {
         assert_eq!(of("bob", Role::Submitter, None).task_user_of(1001, passwd), Ok(None));
         assert_eq!(of("ann", Role::Submitter, Some((7, 8))).task_user_of(0, passwd), Ok(Some((7, 8))));
         assert_eq!(of("ann", Role::Admin, Some((1001, 100))).task_user_of(1001, passwd), Ok(None));
+        let other = of("bob", Role::Submitter, Some((1002, 100))).task_user_of(1001, passwd);
+        assert_eq!(other.map_err(|e| e.code), Err(ErrorCode::Forbidden), "only root can become another user");
         assert_eq!(of("root", Role::Admin, Some((0, 0))).task_user_of(0, passwd), Ok(None));
     }
 }

@@ -36,6 +36,10 @@ pub fn server_main(mut args: impl Iterator<Item = std::ffi::OsString>) -> i32 {
         eprintln!("rota {}: this is a part of the agent and is not run by hand", super::SERVER_ARG);
         return 2;
     };
+    // The standard library looks once per process what the processor can do, which is slow in a virtual machine: looked
+    // up here, it is inherited by every shim.
+    #[cfg(target_arch = "x86_64")]
+    let _ = std::arch::is_x86_feature_detected!("sse4.2");
     match Server::start(&dir).and_then(|mut server| server.run()) {
         Ok(()) => 0,
         Err(error) => {
