@@ -36,6 +36,8 @@ pub(super) async fn retried(bench: &Bench) -> Result<Report, LabError> {
         }
         if round % 2 == 1 {
             lab.spawn(leader)?;
+            // The next round may begin at this very peer.
+            lab.until_answers(leader).await?;
             lab.until_up(3).await?;
         }
         stubborn.until_done(&[job], Duration::from_secs(20), |_, _| {}).await?;
