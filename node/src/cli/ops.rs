@@ -118,9 +118,6 @@ pub struct DevArgs {
     /// Simulated devices instead of the real ones, such as 2xH100:80GiB
     #[arg(long, value_name = "DEVICES")]
     pub sim_gpus: Option<String>,
-    /// How many hosts, each in its own process
-    #[arg(long, default_value_t = 1)]
-    pub peers: usize,
 }
 
 /// Three hosts on this machine, real jobs, the leader killed half-way.
