@@ -268,7 +268,7 @@ mod tests {
     use tokio::io::duplex;
 
     fn call(seq: u32, text_bytes: usize) -> ApiCall {
-        ApiCall { seq, request: ApiRequest::Authenticate { token: "x".repeat(text_bytes) } }
+        ApiCall { seq, request: ApiRequest::Authenticate { token: "x".repeat(text_bytes).into() } }
     }
 
     fn encoded(call: &ApiCall) -> Vec<u8> {

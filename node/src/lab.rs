@@ -218,7 +218,7 @@ impl Lab {
         let usage = rota_protocol::command::TokenUse::Join { host_name: None };
         let request = ApiRequest::MintToken { request: new_request(), usage, ttl_ms: 600_000 };
         match self.peers[0].client().await?.call(request).await? {
-            ApiReply::Token { secret } => Ok(secret),
+            ApiReply::Token { secret } => Ok(secret.0),
             other => Err(PublicError::new(ErrorCode::Internal, format!("unexpected reply {other:?}")).into()),
         }
     }

@@ -8,6 +8,7 @@ use crate::command::TokenUse;
 use crate::error::PublicError;
 use crate::ids::{HostId, JobId, RequestId, Token};
 use crate::job::{Actor, JobSpec, JobState};
+use crate::secret::Secret;
 use crate::view::{ClusterView, DeviceRow, DoctorRow, HostRow, JobRow, JobView, WhyView};
 use serde::{Deserialize, Serialize};
 
@@ -71,7 +72,7 @@ pub enum ApiRequest {
     /// First request on a QUIC connection.
     Authenticate {
         /// The token's secret text.
-        token: String,
+        token: Secret,
     },
     /// Accept jobs, each with its own request id; answered by `Submitted` in the same order.
     Submit {
@@ -234,7 +235,7 @@ pub enum ApiReply {
     /// A token's secret text.
     Token {
         /// Shown once.
-        secret: String,
+        secret: Secret,
     },
     /// The agent's checks.
     Doctor(Vec<DoctorRow>),

@@ -21,6 +21,7 @@ pub mod limits;
 pub mod peer;
 pub mod plan;
 pub mod report;
+pub mod secret;
 pub mod spool;
 pub mod view;
 

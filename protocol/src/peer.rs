@@ -5,6 +5,7 @@ use crate::api::{LogChunk, OutputStream};
 use crate::command::{Outcome, Proposal};
 use crate::error::PublicError;
 use crate::ids::{ClusterId, HostId, LeaseEpoch, Token};
+use crate::secret::Secret;
 use serde::{Deserialize, Serialize};
 
 /// Which raft call the opaque bytes are.
@@ -106,7 +107,7 @@ pub enum PeerReply {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinRequest {
     /// The token's secret text.
-    pub token: String,
+    pub token: Secret,
     /// Its own name.
     pub host_name: String,
     /// Where peers will reach it.
@@ -129,7 +130,7 @@ pub struct JoinGrant {
     /// The cluster CA's certificate, PEM.
     pub ca_pem: String,
     /// The cluster CA's key, PEM: hosts are equal, so each can admit the next. Kept 0600.
-    pub ca_key_pem: String,
+    pub ca_key_pem: Secret,
     /// Peers to dial: id and address.
     pub peers: Vec<(HostId, String)>,
 }

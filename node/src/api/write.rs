@@ -168,7 +168,7 @@ async fn mint(node: &Node, caller: &Caller, usage: TokenUse, ttl_ms: u64) -> Res
         .map_err(|error| PublicError::new(ErrorCode::Internal, error.to_string()))?;
     let expires_at_ms = crate::io::clock::wall_ms().saturating_add(ttl_ms);
     done(one(node, caller, RequestId::NONE, Command::MintToken { token, usage, expires_at_ms }).await?)?;
-    Ok(ApiReply::Token { secret })
+    Ok(ApiReply::Token { secret: secret.into() })
 }
 
 async fn one(

@@ -170,7 +170,7 @@ async fn token(context: &Context, args: &TokenArgs) -> Result<u8, Failure> {
         ApiReply::Token { secret } if args.json => {
             document(&json!({ "token": secret, "ttl_ms": ttl_ms }))?;
         }
-        ApiReply::Token { secret } => say(&format!("{secret}\n"))?,
+        ApiReply::Token { secret } => say(&format!("{}\n", secret.0))?,
         other => return Err(unexpected(&other).into()),
     }
     Ok(0)

@@ -106,7 +106,7 @@ impl Client {
         };
         if let Some(token) = token {
             let token = token.to_owned();
-            match client.call(ApiRequest::Authenticate { token }).await? {
+            match client.call(ApiRequest::Authenticate { token: token.into() }).await? {
                 ApiReply::Done => {}
                 other => return Err(unexpected(&other)),
             }

@@ -286,7 +286,7 @@ async fn a_token_is_shown_first_and_a_refused_one_told() {
             exchange_hello(&mut frames, &mut writer, &crate::framing::client_hello()).await.unwrap();
             let mut peer = Peer { frames, writer };
             let call = peer.call().await;
-            assert_eq!(call.request, ApiRequest::Authenticate { token: "rota-user-x".into() });
+            assert_eq!(call.request, ApiRequest::Authenticate { token: "rota-user-x".to_owned().into() });
             let no = PublicError::new(ErrorCode::Unauthenticated, "unknown token");
             peer.answer(call.seq, false, if refused { Err(no) } else { Ok(ApiReply::Done) }).await;
             peer

@@ -91,7 +91,7 @@ pub async fn join(
     Identity::check_absent(data)?;
     let key = ca::new_key().map_err(IdentityError::from)?;
     let request = JoinRequest {
-        token: token.text().to_owned(),
+        token: token.text().to_owned().into(),
         host_name: host_name.to_owned(),
         addr: my_addr.to_owned(),
         public_key_der: ca::public_key_der(&key),
@@ -175,7 +175,7 @@ fn accept(
         cluster_name: grant.cluster_name,
         host_name: request.host_name.clone(),
         seeds,
-        pems: Pems { ca: grant.ca_pem, ca_key: grant.ca_key_pem, host: grant.certificate_pem, host_key },
+        pems: Pems { ca: grant.ca_pem, ca_key: grant.ca_key_pem.0, host: grant.certificate_pem, host_key },
     };
     let identity = Identity::check(draft, &Identity::dir(data), SystemTime::now())?;
     if identity.ca_fingerprint() != token.ca() {
@@ -211,7 +211,7 @@ pub fn issue(
         host,
         certificate_pem,
         ca_pem: identity.pems().ca.clone(),
-        ca_key_pem: identity.pems().ca_key.clone(),
+        ca_key_pem: identity.pems().ca_key.clone().into(),
         peers,
     })
 }

@@ -39,7 +39,7 @@ pub(crate) fn api_calls() -> Vec<(&'static str, ApiCall)> {
     let request = REQUEST;
     let job = JobId(70_000);
     let requests = vec![
-        ("Authenticate", ApiRequest::Authenticate { token: text("t") }),
+        ("Authenticate", ApiRequest::Authenticate { token: text("t").into() }),
         ("Submit", ApiRequest::Submit { jobs: vec![(request, spec())] }),
         ("Cancel", ApiRequest::Cancel { request, job, index: Some(4) }),
         ("Signal", ApiRequest::Signal { job, index: None, signal: 10 }),
@@ -220,7 +220,7 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
             },
         ),
         ("Cluster", ApiReply::Cluster(Box::new(cluster_view()))),
-        ("Token", ApiReply::Token { secret: text("s") }),
+        ("Token", ApiReply::Token { secret: text("s").into() }),
         (
             "Doctor",
             ApiReply::Doctor(vec![DoctorRow {

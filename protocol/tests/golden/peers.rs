@@ -55,7 +55,7 @@ pub(crate) fn peer_replies() -> Vec<(&'static str, PeerReply)> {
 
 pub(crate) fn join_requests() -> Vec<(&'static str, JoinRequest)> {
     let request = JoinRequest {
-        token: text("rota-join-00-11"),
+        token: text("rota-join-00-11").into(),
         host_name: text("gpu-07"),
         addr: text("10.0.0.7:7600"),
         public_key_der: vec![0x30, 0x59],
@@ -70,7 +70,7 @@ pub(crate) fn join_replies() -> Vec<(&'static str, JoinReply)> {
         host: HostId(7),
         certificate_pem: text("cert"),
         ca_pem: text("ca"),
-        ca_key_pem: text("key"),
+        ca_key_pem: text("key").into(),
         peers: vec![(HostId(1), text("10.0.0.1:7600"))],
     };
     vec![("Granted", JoinReply::Granted(Box::new(grant))), ("Refused", JoinReply::Refused(error()))]

@@ -73,15 +73,16 @@ async fn malformed_requests_to_join_never_reach_the_handler_and_guesses_are_slow
     let cluster = Cluster::new();
     let (token, _) = mint_secret(TokenKind::Join, &cluster.founder.ca_fingerprint()).unwrap();
     let key = ca::public_key_der(&ca::new_key().unwrap());
-    let good = JoinRequest { token, host_name: "h".into(), addr: MINE.into(), public_key_der: key };
+    let good =
+        JoinRequest { token: token.into(), host_name: "h".into(), addr: MINE.into(), public_key_der: key };
     let check = |change: fn(&mut JoinRequest)| {
         let mut request = good.clone();
         change(&mut request);
         crate::net::join::check_request(&request)
     };
     assert_eq!(check(|_| {}), Ok(()));
-    assert!(check(|r| r.token.push('x')).is_err());
-    assert!(check(|r| r.token = "x".repeat(10_000)).is_err());
+    assert!(check(|r| r.token.0.push('x')).is_err());
+    assert!(check(|r| r.token.0 = "x".repeat(10_000)).is_err());
     assert!(check(|r| r.host_name = "../x".into()).is_err());
     assert!(check(|r| r.addr = "nowhere".into()).is_err());
     assert!(check(|r| r.public_key_der.truncate(5)).is_err());
@@ -104,7 +105,7 @@ async fn a_client_reaches_the_api_of_the_cluster_that_its_token_names() {
     let addr = a.addr();
     let client = async {
         let mut stream = connect_api(&addr, &token).await.unwrap();
-        let call = ApiCall { seq: 1, request: ApiRequest::Authenticate { token: token.clone() } };
+        let call = ApiCall { seq: 1, request: ApiRequest::Authenticate { token: token.clone().into() } };
         framing::write_message(&mut stream, VERSION_MAX, FrameKind::ApiCall, &call).await.unwrap();
         let answer: ApiAnswer =
             FrameReader::new(&mut stream).next_message(FrameKind::ApiAnswer).await.unwrap().unwrap();
@@ -115,7 +116,7 @@ async fn a_client_reaches_the_api_of_the_cluster_that_its_token_names() {
         let stream = a.api.recv().await.unwrap();
         let (read, mut write) = split(stream);
         let call: ApiCall = FrameReader::new(read).next_message(FrameKind::ApiCall).await.unwrap().unwrap();
-        assert_eq!(call.request, ApiRequest::Authenticate { token: token.clone() });
+        assert_eq!(call.request, ApiRequest::Authenticate { token: token.clone().into() });
         let answer = ApiAnswer { seq: call.seq, more: false, result: Ok(ApiReply::Done) };
         framing::write_message(&mut write, VERSION_MAX, FrameKind::ApiAnswer, &answer).await.unwrap();
         write.shutdown().await.unwrap();
