@@ -61,6 +61,11 @@ fn p7_agent_or_shim_killed_for_good() {
 }
 
 #[test]
+fn p8_actors_panic() {
+    scenario("P8", 1);
+}
+
+#[test]
 fn p11_two_agents_on_one_data_directory() {
     scenario("P11", 1);
 }

@@ -1,6 +1,7 @@
 //! Rung 3: real `rota` processes on loopback, killed, frozen, restarted and cut off. What happened is judged by witness files
 //! that the tasks themselves write, so a double run is seen even if Rota lies.
 
+pub mod actor_death;
 pub mod agent_death;
 pub mod beats;
 pub mod black_hole;
@@ -56,8 +57,8 @@ impl Bench {
 }
 
 /// Names of all scenarios, by fault id, in the order in which they run.
-pub const SCENARIOS: [&str; 15] =
-    ["P1", "P2", "P3", "P4", "P6", "P7", "P11", "R9", "R054", "N1", "N3", "N5", "N7", "N11", "R064"];
+pub const SCENARIOS: [&str; 16] =
+    ["P1", "P2", "P3", "P4", "P6", "P7", "P8", "P11", "R9", "R054", "N1", "N3", "N5", "N7", "N11", "R064"];
 
 /// Runs one scenario.
 ///
@@ -71,6 +72,7 @@ pub async fn run(name: &str, bench: &Bench) -> Result<Report, LabError> {
         "P4" => freeze::agent_frozen_past_its_lease(bench).await,
         "P6" => agent_death::restarted(bench).await,
         "P7" => agent_death::not_restarted(bench).await,
+        "P8" => actor_death::restarted_or_given_up(bench).await,
         "P11" => agent_death::started_twice(bench).await,
         "R9" => lost_answer::retried(bench).await,
         "R054" => black_hole::one_of_three(bench).await,

@@ -48,6 +48,7 @@ impl Actor for Attempt {
         message: Msg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
+        super::failpoint::hit("attempt");
         match message {
             Msg::Launch(order) => {
                 match state.node.shims.launch(*order).await {

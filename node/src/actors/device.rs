@@ -36,6 +36,7 @@ impl Actor for Device {
         message: Msg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
+        super::failpoint::hit("device");
         match message {
             Msg::Facts(now) => {
                 if now.health != state.facts.health {

@@ -58,6 +58,7 @@ impl Actor for Devices {
         message: Msg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
+        super::failpoint::hit("devices");
         match message {
             Msg::Look => look(&myself, state).await?,
             Msg::Read => {

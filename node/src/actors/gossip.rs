@@ -69,6 +69,7 @@ impl Actor for GossipActor {
         message: Msg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
+        super::failpoint::hit("gossip");
         match message {
             Msg::Datagram { from, bytes } => state.gossip.datagram(from, bytes),
             Msg::Status => {

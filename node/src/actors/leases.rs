@@ -52,6 +52,7 @@ impl Actor for Leases {
         Msg::Tick: Msg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
+        super::failpoint::hit("leases");
         let leadership = *state.node.consensus.leadership().borrow();
         if !leadership.leading {
             if state.term.take().is_some() {

@@ -46,6 +46,7 @@ impl Actor for Meter {
         Msg::Tick: Msg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
+        super::failpoint::hit("meter");
         state.ticks += 1;
         if state.ticks.is_multiple_of(AUDIT_TICKS) {
             audit(&state.node).await;

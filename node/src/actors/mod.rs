@@ -6,6 +6,7 @@ pub mod attempt;
 pub mod device;
 pub mod devices;
 pub mod door;
+pub mod failpoint;
 pub mod gossip;
 pub mod leases;
 pub mod meter;

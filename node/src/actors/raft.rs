@@ -53,6 +53,7 @@ impl Actor for RaftActor {
         message: Msg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
+        super::failpoint::hit("raft");
         let node = &state.node;
         if let Msg::Members = message {
             node.doors.raft.answered();

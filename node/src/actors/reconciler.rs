@@ -73,6 +73,7 @@ impl Actor for Reconciler {
         message: Msg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
+        super::failpoint::hit("reconciler");
         match message {
             Msg::Wake => {
                 state.node.doors.reconciler.answered();

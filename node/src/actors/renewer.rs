@@ -75,6 +75,7 @@ impl Actor for Renewer {
         message: Msg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
+        super::failpoint::hit("renewer");
         if let Msg::Now = message {
             state.node.doors.renewer.answered();
         }

@@ -53,6 +53,7 @@ impl Actor for Scheduler {
         message: Msg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
+        super::failpoint::hit("scheduler");
         if let Msg::Wake = message {
             state.node.doors.scheduler.answered();
         }
