@@ -25,8 +25,9 @@ pub(super) async fn one_of_three(bench: &Bench) -> Result<Report, LabError> {
     lock_folder(&attempts, true).map_err(|e| LabError::Io("cannot break the host".into(), e))?;
     let mut client = Stubborn::new(&lab, 0);
     let mut jobs = Vec::new();
+    // Long enough that the good hosts are full before all are submitted: the bad one must be tried.
     for _ in 0..100 {
-        jobs.push(client.submit(with_gpus(shell_job("short", "true"), 1)).await?);
+        jobs.push(client.submit(with_gpus(shell_job("short", "sleep 0.3"), 1)).await?);
     }
     let rows = client.until_done(&jobs, Duration::from_secs(120), |_, _| {}).await?;
     let succeeded = rows.iter().filter(|row| row.state == JobState::Succeeded).count();
