@@ -243,6 +243,9 @@ impl Shared {
     }
 
     async fn carry_out(self: Arc<Self>, job: JobId, spec: JobSpec) {
+        // Tests that were started in the background ignore interrupts, and a shell cannot trap what was ignored when it
+        // began. A caught signal is reset for a new program, so it is caught here.
+        let _caught = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt()).unwrap();
         let text = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
         let mut command = tokio::process::Command::new(text(&spec.argv[0]));
         command.args(spec.argv[1..].iter().map(|word| text(word)));
