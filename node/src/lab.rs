@@ -6,10 +6,11 @@
 mod asks;
 
 use crate::client::Client;
+pub use crate::client::fresh_request as new_request;
 use crate::io::{clock, proc};
 use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::error::{ErrorCode, PublicError};
-use rota_protocol::ids::{ClusterId, HostId, RequestId};
+use rota_protocol::ids::{ClusterId, HostId};
 use rustix::process::{Pid, Signal};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -339,12 +340,6 @@ impl Drop for Lab {
         }
         self.end_tasks();
     }
-}
-
-/// A request id of its own.
-#[must_use]
-pub fn new_request() -> RequestId {
-    RequestId(rand::random::<u128>() | 1)
 }
 
 /// Polls a condition of the outside world until it holds.

@@ -39,7 +39,7 @@ pub fn mem_mib() -> u64 {
 /// The kernel's boot id; `None` where `/proc` does not show it.
 #[must_use]
 pub fn boot_id() -> Option<BootId> {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().parse().ok()
+    crate::io::proc::boot_id().ok()
 }
 
 /// Load average of the last minute, in thousandths; zero when it cannot be told.

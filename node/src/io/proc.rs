@@ -19,7 +19,7 @@ pub fn boot_id() -> io::Result<BootId> {
     text.trim().parse().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
-/// Parent, process group and start time of a process.
+/// Parent, process group, times of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcStat {
     /// One letter: `R`, `S`, `D`, `Z`, `T` ...
@@ -30,6 +30,8 @@ pub struct ProcStat {
     pub pgrp: i32,
     /// Session.
     pub session: i32,
+    /// Processor time that it used itself, all threads, in clock ticks (fields 14 and 15).
+    pub cpu_ticks: u64,
     /// Start time in clock ticks since boot (field 22).
     pub start_ticks: u64,
 }
@@ -65,6 +67,7 @@ fn parse_stat(text: &[u8]) -> Option<ProcStat> {
         ppid: fields.get(1)?.parse().ok()?,
         pgrp: fields.get(2)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
+        cpu_ticks: fields.get(11)?.parse::<u64>().ok()?.saturating_add(fields.get(12)?.parse().ok()?),
         start_ticks: fields.get(19)?.parse().ok()?,
     })
 }

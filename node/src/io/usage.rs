@@ -8,14 +8,8 @@ const TICKS_PER_S: u64 = 100;
 /// CPU time that a process itself used, all threads, in ms.
 #[must_use]
 pub fn cpu_ms(pid: u32) -> Option<u64> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name may hold anything: fields are counted after the last bracket.
-    let after = text.iter().rposition(|byte| *byte == b')')? + 1;
-    let rest = std::str::from_utf8(text.get(after..)?).ok()?;
-    let mut fields = rest.split_ascii_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some((user + system) * 1_000 / TICKS_PER_S)
+    let stat = super::proc::stat(i32::try_from(pid).ok()?).ok()?;
+    Some(stat.cpu_ticks * 1_000 / TICKS_PER_S)
 }
 
 /// Resident memory of a process, in KiB.
