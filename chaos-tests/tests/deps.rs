@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Our crates, lowest first: an arrow only points to a lower rank, for tests as well.
-const RANKS: [(&str, &str); 5] = [
+const RANKS: [(&str, &str); 6] = [
     ("rota-protocol", "protocol"),
     ("rota-core", "consensus/core"),
     ("rota-consensus", "consensus"),
+    ("rota-sim", "node/sim"),
     ("rota-node", "node"),
     ("rota-chaos", "chaos-tests"),
 ];
