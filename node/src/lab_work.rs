@@ -8,7 +8,6 @@ use rota_protocol::ask::Ask;
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::{JobId, RequestId};
 use rota_protocol::job::{ArraySpec, JobSpec};
-use rota_protocol::limits::PRIORITY_DEFAULT;
 use rota_protocol::view::JobRow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,14 +30,9 @@ pub fn true_job(name: &str) -> JobSpec {
         name: name.to_owned(),
         argv: vec![b"/bin/true".to_vec()],
         env: vec![(b"PATH".to_vec(), b"/usr/local/bin:/usr/bin:/bin".to_vec())],
-        workdir: b"/".to_vec(),
         ask: Ask { cpus_milli: 1_000, ..Ask::default() },
-        array: None,
-        priority: PRIORITY_DEFAULT,
-        time_limit_ms: None,
         grace_ms: Some(500),
-        retries: 0,
-        uid_gid: None,
+        ..JobSpec::default()
     }
 }
 

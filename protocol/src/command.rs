@@ -7,12 +7,14 @@ use crate::error::PublicError;
 use crate::ids::{ClusterId, HostId, JobId, LeaseEpoch, RequestId};
 use crate::job::{Actor, JobSpec, Role};
 use crate::plan::{Plan, Refusal};
+use crate::queue::QueueSpec;
 use crate::report::AttemptReport;
+use crate::reservation::ReservationSpec;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The log format that this build writes.
-pub const LOG_FORMAT: u16 = 1;
+pub const LOG_FORMAT: u16 = 2;
 
 /// One log entry: a group commit of proposals that are applied in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,6 +144,55 @@ pub enum Command {
         /// The epoch whose lease ran out; another one makes this void.
         epoch: LeaseEpoch,
     },
+    /// Make a queue, or give it new rules.
+    SetQueue {
+        /// Its name and rules.
+        queue: QueueSpec,
+    },
+    /// Remove a queue that has no jobs and no children.
+    RemoveQueue {
+        /// Its path.
+        name: String,
+    },
+    /// Hold a waiting job, release it, or change its place.
+    Adjust {
+        /// Which job.
+        job: JobId,
+        /// What to change.
+        change: JobChange,
+    },
+    /// Keep hosts for a time.
+    Reserve {
+        /// Which, when, for whom.
+        reservation: ReservationSpec,
+    },
+    /// Give reserved hosts back.
+    Unreserve {
+        /// The reservation's name.
+        name: String,
+    },
+    /// Drain with a rule for what runs.
+    DrainWith {
+        /// Which host.
+        host: HostId,
+        /// For people.
+        reason: String,
+        /// Running work is asked to end from this log time on, ms since the epoch; none: it may finish.
+        evict_at_ms: Option<u64>,
+    },
+}
+
+/// A change to a job that is not over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobChange {
+    /// It waits until it is released.
+    Hold,
+    /// It waits no longer for a release.
+    Release,
+    /// Another priority.
+    Priority(u16),
+    /// End what runs of it and queue it again.
+    Requeue,
 }
 
 /// Apply's answer to one proposal. The same request id gets the same answer.
@@ -182,8 +233,14 @@ pub enum Outcome {
 #[must_use]
 pub fn least_role(command: &Command) -> Role {
     match command {
-        Command::Submit { .. } | Command::Cancel { .. } => Role::Submitter,
-        Command::DrainHost { .. } | Command::UndrainHost { .. } => Role::Operator,
+        Command::Submit { .. } | Command::Cancel { .. } | Command::Adjust { .. } => Role::Submitter,
+        Command::DrainHost { .. }
+        | Command::DrainWith { .. }
+        | Command::UndrainHost { .. }
+        | Command::SetQueue { .. }
+        | Command::RemoveQueue { .. }
+        | Command::Reserve { .. }
+        | Command::Unreserve { .. } => Role::Operator,
         Command::CreateCluster { .. }
         | Command::AdmitHost { .. }
         | Command::RegisterHost { .. }

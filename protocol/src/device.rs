@@ -71,6 +71,10 @@ pub struct DeviceFacts {
     pub index: Option<u32>,
     /// NUMA node.
     pub numa: Option<u32>,
+    /// Compute capability in tenths, such as 90 for 9.0.
+    pub compute_cap: Option<u16>,
+    /// Cards of one number on a host are joined by fast links (NVLink, a PCIe switch).
+    pub island: Option<u32>,
     /// Whether it may be granted.
     pub health: DeviceHealth,
 }

@@ -1,6 +1,8 @@
 //! Jobs, tasks, attempts: what is submitted, what becomes of it, and how it may end.
 
 use crate::ask::Ask;
+use crate::limits::PRIORITY_DEFAULT;
+use crate::work::{Dependency, GangSpec, Layout, Warning};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -95,6 +97,87 @@ pub struct JobSpec {
     pub retries: u16,
     /// Numeric user and group to run as; none for the agent's own (a host that runs as root refuses none).
     pub uid_gid: Option<(u32, u32)>,
+    /// Further asks that would do as well, tried in order where `ask` does not fit.
+    pub alternatives: Vec<Ask>,
+    /// Parts that run together; not with `array`.
+    pub gang: Option<GangSpec>,
+    /// Where tasks lie to one another.
+    pub layout: Layout,
+    /// Jobs that must be over first.
+    pub after: Vec<Dependency>,
+    /// The queue's path; empty for the tenant's own.
+    pub queue: String,
+    /// Not started before, ms since the epoch.
+    pub begin_ms: Option<u64>,
+    /// Given up if it has not started by then, ms since the epoch.
+    pub deadline_ms: Option<u64>,
+    /// Accepted, but waits until it is released.
+    pub hold: bool,
+    /// Runs until it is stopped: an end of its process, good or bad, starts it again, on no one's account.
+    pub service: bool,
+    /// May be ended to make room. Priority says who comes first, this says who may be ended for it.
+    pub preemptible: bool,
+    /// Waits again after it was ended to make room; otherwise that end is final.
+    pub requeue: bool,
+    /// A signal before an end that Rota brings about.
+    pub warning: Option<Warning>,
+    /// Exit status by which a task asks to be queued again, on no one's account.
+    pub requeue_status: Option<u8>,
+}
+
+impl Default for JobSpec {
+    /// A job of one task that asks nothing, by the rules that hold when a user says nothing.
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            argv: Vec::new(),
+            env: Vec::new(),
+            workdir: b"/".to_vec(),
+            ask: Ask::default(),
+            array: None,
+            priority: PRIORITY_DEFAULT,
+            time_limit_ms: None,
+            grace_ms: None,
+            retries: 0,
+            uid_gid: None,
+            alternatives: Vec::new(),
+            gang: None,
+            layout: Layout::Any,
+            after: Vec::new(),
+            queue: String::new(),
+            begin_ms: None,
+            deadline_ms: None,
+            hold: false,
+            service: false,
+            preemptible: true,
+            requeue: true,
+            warning: None,
+            requeue_status: None,
+        }
+    }
+}
+
+impl JobSpec {
+    /// The ask and its alternatives, in the order in which they are tried.
+    pub fn asks(&self) -> impl Iterator<Item = &Ask> {
+        std::iter::once(&self.ask).chain(&self.alternatives)
+    }
+
+    /// The ask by its position in [`Self::asks`].
+    #[must_use]
+    pub fn ask_at(&self, choice: u8) -> Option<&Ask> {
+        self.asks().nth(usize::from(choice))
+    }
+
+    /// How many tasks it has: array elements, or parts of the gang, or one.
+    #[must_use]
+    pub fn tasks(&self) -> u32 {
+        match (self.array, self.gang) {
+            (Some(array), _) => array.count(),
+            (None, Some(gang)) => gang.max,
+            (None, None) => 1,
+        }
+    }
 }
 
 /// Where a job stands.
@@ -112,13 +195,23 @@ pub enum JobState {
     Failed,
     /// Cancelled, and nothing of it is left.
     Cancelled,
+    /// At least one task was ended by its time limit for good, and that was the first failure.
+    TimedOut,
+    /// Ended to make room, and not to be queued again.
+    Preempted,
+    /// Never started: a job that it waits for ended otherwise than asked.
+    DependencyFailed,
+    /// Never started: its deadline passed.
+    DeadlineMissed,
+    /// Failed because hosts were lost or could not start it, too often.
+    HostLost,
 }
 
 impl JobState {
     /// No further change is possible.
     #[must_use]
     pub fn is_terminal(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
+        !matches!(self, Self::Pending | Self::Running | Self::Ending)
     }
 
     /// Two letters, as in Slurm.
@@ -131,6 +224,11 @@ impl JobState {
             Self::Succeeded => "CD",
             Self::Failed => "F",
             Self::Cancelled => "CA",
+            Self::TimedOut => "TO",
+            Self::Preempted => "PR",
+            Self::DependencyFailed => "DF",
+            Self::DeadlineMissed => "DL",
+            Self::HostLost => "NF",
         }
     }
 }
@@ -144,6 +242,11 @@ impl fmt::Display for JobState {
             Self::Succeeded => "succeeded",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
+            Self::TimedOut => "time limit",
+            Self::Preempted => "preempted",
+            Self::DependencyFailed => "dependency failed",
+            Self::DeadlineMissed => "deadline missed",
+            Self::HostLost => "host lost",
         })
     }
 }
@@ -166,6 +269,48 @@ pub enum EndReason {
     Cancel,
     /// Something more urgent needs its devices.
     Preempt,
+    /// Another part of its gang is gone.
+    Gang,
+    /// Its host is being drained.
+    Drain,
+    /// It is to run elsewhere, so that something wide finds room.
+    Move,
+    /// A queue takes back what it was promised.
+    Reclaim,
+    /// Its queue's ceiling was lowered.
+    Ceiling,
+}
+
+impl EndReason {
+    /// The end of an attempt that was ended for this reason.
+    #[must_use]
+    pub fn end(self) -> AttemptEnd {
+        match self {
+            Self::Cancel => AttemptEnd::Cancelled,
+            Self::Gang => AttemptEnd::GangBroken,
+            Self::Preempt | Self::Drain | Self::Move | Self::Reclaim | Self::Ceiling => AttemptEnd::Preempted,
+        }
+    }
+
+    /// The task is to run again: its end is no one's fault.
+    #[must_use]
+    pub fn is_eviction(self) -> bool {
+        !matches!(self, Self::Cancel | Self::Gang)
+    }
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cancel => "cancel",
+            Self::Preempt => "preempt",
+            Self::Gang => "gang",
+            Self::Drain => "drain",
+            Self::Move => "move",
+            Self::Reclaim => "reclaim",
+            Self::Ceiling => "ceiling",
+        })
+    }
 }
 
 /// How an attempt ended. Exactly one for each attempt.
@@ -201,6 +346,13 @@ pub enum AttemptEnd {
         /// What the host found.
         reason: String,
     },
+    /// The task asked to be queued again.
+    Requeued {
+        /// Its exit code.
+        code: u8,
+    },
+    /// Ended because another part of its gang was gone; runs again with it, or ends with it.
+    GangBroken,
 }
 
 impl AttemptEnd {
@@ -223,9 +375,11 @@ impl AttemptEnd {
             Self::Exited { code } => *code,
             Self::Signalled { signal } => 128_u8.saturating_add(*signal),
             Self::TimeLimit => 124,
-            Self::Cancelled | Self::Preempted => 130,
+            Self::Cancelled => 130,
+            Self::Preempted => 123,
+            Self::Requeued { code } => *code,
             Self::LaunchFailed { .. } => 127,
-            Self::Fenced | Self::Lost | Self::Vanished { .. } => 125,
+            Self::Fenced | Self::Lost | Self::Vanished { .. } | Self::GangBroken => 125,
         }
     }
 }
@@ -242,6 +396,8 @@ impl fmt::Display for AttemptEnd {
             Self::Fenced => f.write_str("fenced: the host lost contact"),
             Self::Lost => f.write_str("lost: the host was declared gone"),
             Self::Vanished { reason } => write!(f, "vanished: {reason}"),
+            Self::Requeued { code } => write!(f, "asked to be queued again (exit {code})"),
+            Self::GangBroken => f.write_str("ended with its gang"),
         }
     }
 }

@@ -20,10 +20,14 @@ pub mod job;
 pub mod limits;
 pub mod peer;
 pub mod plan;
+pub mod queue;
 pub mod report;
+pub mod reservation;
 pub mod secret;
 pub mod spool;
 pub mod view;
+pub mod work;
 
 pub use error::{ErrorCode, PublicError};
 pub use ids::{BootId, ClusterId, DeviceUuid, HostId, JobId, LeaseEpoch, RequestId, TaskId, Token};
+pub use queue::QueueId;

@@ -48,3 +48,19 @@ pub const LOG_CHUNK_BYTES_MAX: usize = 256 << 10;
 pub const LIST_ROWS_MAX: usize = 10_000;
 /// Largest gossip payload, in bytes: must fit one QUIC datagram after headers.
 pub const GOSSIP_BYTES_MAX: usize = 1_100;
+/// Deepest path of a queue: more levels than any organisation has.
+pub const QUEUE_DEPTH_MAX: usize = 8;
+/// Most queues of one cluster.
+pub const QUEUES_MAX: usize = 10_000;
+/// Most parts of one gang.
+pub const GANG_PARTS_MAX: u32 = 4_096;
+/// Most jobs that one job may wait for.
+pub const DEPENDENCIES_MAX: usize = 256;
+/// Most further asks that a job would be content with.
+pub const ALTERNATIVES_MAX: usize = 8;
+/// Most victims of one move.
+pub const VICTIMS_MAX: usize = 4_096;
+/// Most advance reservations, and most hosts named by one.
+pub const RESERVATIONS_MAX: usize = 1_024;
+/// Longest warning before an end, in ms.
+pub const WARN_MS_MAX: u32 = 24 * 3_600 * 1_000;

@@ -196,6 +196,19 @@ pub struct HostRow {
     pub version: String,
 }
 
+/// One attempt's part of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceHold {
+    /// Which task.
+    pub task: TaskId,
+    /// Which attempt.
+    pub token: Token,
+    /// Of the device's cores, in thousandths.
+    pub milli: u32,
+    /// Of the device's memory, in MiB.
+    pub vram_mib: u64,
+}
+
 /// One device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceRow {
@@ -205,8 +218,8 @@ pub struct DeviceRow {
     pub host_name: String,
     /// Its facts.
     pub facts: DeviceFacts,
-    /// The attempt that holds it.
-    pub held_by: Option<(TaskId, Token)>,
+    /// Who holds how much of it.
+    pub held_by: Vec<DeviceHold>,
     /// The newest reading that gossip brought, if any.
     pub reading: Option<DeviceReading>,
 }

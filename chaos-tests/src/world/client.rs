@@ -106,6 +106,7 @@ impl World {
             grace_ms: self.rng.chance(500).then(|| u32::try_from(self.rng.range(0, 1_500)).unwrap_or(0)),
             retries: u16::try_from(self.rng.below(3)).unwrap_or(0),
             uid_gid: None,
+            ..JobSpec::default()
         }
     }
 

@@ -135,6 +135,8 @@ impl Host {
             bus: None,
             index: Some(index),
             numa: Some(index / 2),
+            compute_cap: Some(90),
+            island: Some(index / 4),
             health: DeviceHealth::Healthy,
         };
         HostRegistration {

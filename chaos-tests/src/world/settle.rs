@@ -37,6 +37,7 @@ impl World {
             grace_ms: None,
             retries: 0,
             uid_gid: None,
+            ..JobSpec::default()
         };
         let probe = self.request(Command::Submit { spec });
         self.clients.probe = Some(probe);

@@ -174,11 +174,7 @@ impl World {
         let Some(shim) = self.host_mut(id).shims.get_mut(&token) else { return };
         match &mut shim.state {
             ShimState::Unborn => {
-                let end = match reason {
-                    EndReason::Cancel => AttemptEnd::Cancelled,
-                    EndReason::Preempt => AttemptEnd::Preempted,
-                };
-                self.record(id, token, end, 0);
+                self.record(id, token, reason.end(), 0);
             }
             ShimState::Live(task) => {
                 let what = task.life.end(reason, now_local);

@@ -5,7 +5,9 @@ use crate::state::State;
 use crate::state::attempt::Attempt;
 use crate::state::host::{Host, HostLife, Used};
 use crate::state::job::Job;
+use rota_protocol::ask::CARD_MILLI;
 use rota_protocol::job::{AttemptState, JobState};
+use rota_protocol::queue::{Amounts, QueueId};
 use rota_protocol::{DeviceUuid, HostId, JobId, Token};
 use std::collections::BTreeMap;
 
@@ -31,6 +33,34 @@ pub enum Violation {
         first: Token,
         /// The other.
         second: Token,
+    },
+    /// I2: the shares of one card are no more than the card, in cores and in memory.
+    #[error("the shares of {device} on host {host} are more than the card")]
+    CardOverfull {
+        /// Which.
+        device: DeviceUuid,
+        /// Where.
+        host: HostId,
+    },
+    /// I7: a gang that is not being ended holds at least its fewest parts, or none.
+    #[error("gang {job} holds {live} parts, fewer than it may run with")]
+    GangSplit {
+        /// Which.
+        job: JobId,
+        /// Parts live.
+        live: u32,
+    },
+    /// I15: what a queue counts as held and open is what its attempts and jobs say.
+    #[error("queue {queue} does not count what its jobs hold")]
+    QueueDiffers {
+        /// Which.
+        queue: QueueId,
+    },
+    /// I15: no queue and no user of it holds more than it may.
+    #[error("queue {queue} or a user of it is above its ceiling")]
+    OverCeiling {
+        /// Which.
+        queue: QueueId,
     },
     /// I2: what a host counts as used is exactly what its live attempts hold.
     #[error("host {host} counts {counted:?} as used, its attempts hold {held:?}")]
@@ -147,6 +177,7 @@ pub fn check(state: &State) -> Vec<Violation> {
         tasks(state, job, &mut broken);
     }
     metering(state, &mut broken);
+    queues(state, &mut broken);
     indexes(state, &mut broken);
     if !state.dedup.is_sound() {
         broken.push(Violation::Dedup);
@@ -156,7 +187,7 @@ pub fn check(state: &State) -> Vec<Violation> {
 
 fn attempts(state: &State, broken: &mut Vec<Violation>) {
     let mut by_task = BTreeMap::new();
-    let mut by_device: BTreeMap<&DeviceUuid, Token> = BTreeMap::new();
+    let mut by_device: BTreeMap<&DeviceUuid, (Token, bool)> = BTreeMap::new();
     for attempt in state.attempts() {
         let token = attempt.token;
         if let Some(first) = by_task.insert(attempt.task, token) {
@@ -164,7 +195,10 @@ fn attempts(state: &State, broken: &mut Vec<Violation>) {
             broken.push(Violation::TwoAttempts { job, first, second: token });
         }
         for device in &attempt.devices {
-            if let Some(first) = by_device.insert(device, token) {
+            let shared = attempt.card_milli < CARD_MILLI;
+            if let Some((first, first_shared)) = by_device.insert(device, (token, shared))
+                && !(shared && first_shared)
+            {
                 let device = device.clone();
                 broken.push(Violation::DeviceTwice { device, first, second: token });
             }
@@ -206,9 +240,9 @@ fn attempt_alone(state: &State, attempt: &Attempt, broken: &mut Vec<Violation>) 
     }
 }
 
-/// In how many of the four sets an ordinal is.
+/// In how many of the five sets an ordinal is.
 fn places(job: &Job, ordinal: u32) -> usize {
-    [&job.pending, &job.succeeded, &job.failed, &job.cancelled]
+    [&job.pending, &job.blocked, &job.succeeded, &job.failed, &job.cancelled]
         .into_iter()
         .filter(|set| set.contains(ordinal))
         .count()
@@ -217,11 +251,15 @@ fn places(job: &Job, ordinal: u32) -> usize {
 fn used(state: &State, host: &Host, broken: &mut Vec<Violation>) {
     let mut held = Used::default();
     for attempt in state.attempts_on(host.id) {
-        held.cpus_milli += u64::from(attempt.cpus_milli);
-        held.mem_mib += attempt.mem_mib;
+        let parts = attempt.holdings(host);
+        held.add(&attempt.tenant, attempt.cpus_milli, attempt.mem_mib, &parts);
+        held.ports.extend(attempt.port);
         held.launching += u32::from(attempt.state == AttemptState::Granted);
-        for device in &attempt.devices {
-            held.devices.insert(device.clone(), attempt.token);
+    }
+    for (device, held) in &host.used.devices {
+        let card_mib = host.device(device).and_then(|d| d.vram_mib).unwrap_or(u64::MAX);
+        if held.milli() > CARD_MILLI || held.vram_mib() > card_mib {
+            broken.push(Violation::CardOverfull { device: device.clone(), host: host.id });
         }
     }
     if held != host.used {
@@ -250,7 +288,7 @@ fn offers(state: &State, broken: &mut Vec<Violation>) {
 
 fn tasks(state: &State, job: &Job, broken: &mut Vec<Violation>) {
     let id = job.id;
-    let sets = [&job.pending, &job.succeeded, &job.failed, &job.cancelled];
+    let sets = [&job.pending, &job.blocked, &job.succeeded, &job.failed, &job.cancelled];
     let sound = sets.iter().all(|set| set.is_sound(job.tasks()));
     let apart = (0..sets.len()).all(|a| (a + 1..sets.len()).all(|b| sets[a].is_disjoint(sets[b])));
     let live = state.attempts_of(id).count();
@@ -262,13 +300,66 @@ fn tasks(state: &State, job: &Job, broken: &mut Vec<Violation>) {
     if now != should {
         broken.push(Violation::JobState { job: id, state: now, should });
     }
-    let open = job.live > 0 || !job.pending.is_empty() || job.ended_ms.is_none();
+    gang(state, job, broken);
+    let open = job.live > 0 || !job.pending.is_empty() || !job.blocked.is_empty() || job.ended_ms.is_none();
     if now.is_terminal() == open {
         broken.push(Violation::TerminalHolds { job: id, state: now });
     }
     if id.0 == 0 || id.0 >= state.meta.next_job {
         let (what, number) = ("job", id.0);
         broken.push(Violation::Number { what, number });
+    }
+}
+
+/// A gang that is not being ended holds all it needs or nothing.
+fn gang(state: &State, job: &Job, broken: &mut Vec<Violation>) {
+    let Some(spec) = job.spec.gang else {
+        return;
+    };
+    let ending = || state.attempts_of(job.id).any(|attempt| attempt.state == AttemptState::Ending);
+    let partly = job.live > 0 && job.live + job.succeeded.len() < spec.min;
+    if partly && !job.gang_ending && !job.cancel_asked && !ending() {
+        broken.push(Violation::GangSplit { job: job.id, live: job.live });
+    }
+}
+
+/// What queues and users count as held is what their attempts hold, and no more than they may.
+fn queues(state: &State, broken: &mut Vec<Violation>) {
+    let mut held: BTreeMap<QueueId, Amounts> = BTreeMap::new();
+    let mut by_user: BTreeMap<(QueueId, &str), Amounts> = BTreeMap::new();
+    for attempt in state.attempts() {
+        for queue in state.queues.path(attempt.queue) {
+            let sum = held.entry(queue.id).or_default();
+            *sum = sum.plus(&attempt.amounts());
+        }
+        let sum = by_user.entry((attempt.queue, &attempt.user)).or_default();
+        *sum = sum.plus(&attempt.amounts());
+    }
+    let mut open: BTreeMap<QueueId, u64> = BTreeMap::new();
+    for job in state.jobs().filter(|job| !job.state.is_terminal()) {
+        *open.entry(job.queue).or_default() += 1;
+    }
+    for queue in state.queues.iter() {
+        let users_held = queue.users.iter().all(|(user, share)| {
+            share.held == by_user.get(&(queue.id, user.as_str())).copied().unwrap_or_default()
+        });
+        let same = queue.held == held.get(&queue.id).copied().unwrap_or_default();
+        let counted = queue.jobs_open == open.get(&queue.id).copied().unwrap_or(0);
+        if !(same && users_held && counted) {
+            broken.push(Violation::QueueDiffers { queue: queue.id });
+        }
+        let most = queue.spec.user_ceiling.amounts();
+        let users_within =
+            queue.users.values().all(|share| share.held.within(&most.zip(&share.excess, u64::max)));
+        if !queue.held.within(&queue.most()) || !users_within {
+            broken.push(Violation::OverCeiling { queue: queue.id });
+        }
+    }
+    if held.keys().chain(open.keys()).any(|id| state.queues.get(*id).is_none())
+        || !state.queues.numbers_are_sound()
+        || !state.demand.is_sound()
+    {
+        broken.push(Violation::Index("queues"));
     }
 }
 
@@ -288,6 +379,9 @@ fn indexes(state: &State, broken: &mut Vec<Violation>) {
     }
     if rebuilt.jobs != state.jobs || !state.jobs.terminal_is_sound() {
         broken.push(Violation::Index("jobs"));
+    }
+    if rebuilt.queues != state.queues {
+        broken.push(Violation::Index("queues"));
     }
     if rebuilt.attempts != state.attempts {
         broken.push(Violation::Index("attempts"));

@@ -9,9 +9,12 @@ use crate::invariant::{self, Violation};
 use crate::state::State;
 use crate::state::attempt::AttemptTable;
 use crate::state::dedup::DedupTable;
+use crate::state::demand::DemandTable;
 use crate::state::host::HostTable;
 use crate::state::job::JobTable;
 use crate::state::meta::Meta;
+use crate::state::queue::QueueTable;
+use crate::state::reservation::ReservationTable;
 use crate::state::token::TokenTable;
 use rota_protocol::limits::SNAPSHOT_BYTES_MAX;
 use rota_protocol::{ClusterId, codec};
@@ -19,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 const MAGIC: &[u8; 8] = b"ROTASNAP";
 /// The format that this build writes and reads.
-pub const SNAPSHOT_FORMAT: u16 = 1;
+pub const SNAPSHOT_FORMAT: u16 = 2;
 const HEADER_BYTES: usize = 8 + 2 + 16 + 8 * 4;
 
 /// Why bytes are not a snapshot to trust.
@@ -82,6 +85,9 @@ struct BodyRef<'a> {
     attempts: &'a AttemptTable,
     dedup: &'a DedupTable,
     tokens: &'a TokenTable,
+    queues: &'a QueueTable,
+    reservations: &'a ReservationTable,
+    demand: &'a DemandTable,
 }
 
 #[derive(Deserialize)]
@@ -92,6 +98,9 @@ struct Body {
     attempts: AttemptTable,
     dedup: DedupTable,
     tokens: TokenTable,
+    queues: QueueTable,
+    reservations: ReservationTable,
+    demand: DemandTable,
 }
 
 /// The state as bytes.
@@ -146,6 +155,9 @@ pub fn decode(bytes: &[u8]) -> Result<State, SnapshotError> {
         attempts: body.attempts,
         dedup: body.dedup,
         tokens: body.tokens,
+        queues: body.queues,
+        reservations: body.reservations,
+        demand: body.demand,
         ..State::default()
     };
     state.rebuild();
@@ -177,6 +189,9 @@ fn body(state: &State) -> Vec<u8> {
         attempts: &state.attempts,
         dedup: &state.dedup,
         tokens: &state.tokens,
+        queues: &state.queues,
+        reservations: &state.reservations,
+        demand: &state.demand,
     };
     // These types encode without fail; an empty body would be refused by `decode`, never taken for a state.
     codec::encode(&body).unwrap_or_default()

@@ -11,7 +11,7 @@ use rota_protocol::ask::Ask;
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind};
 use rota_protocol::job::{Actor, AttemptEnd, JobState, Role};
 use rota_protocol::limits::LIST_ROWS_MAX;
-use rota_protocol::view::{AttemptRow, DeviceRow, HostRow, JobRow, JobView};
+use rota_protocol::view::{AttemptRow, DeviceHold, DeviceRow, HostRow, JobRow, JobView};
 use rota_protocol::{DeviceUuid, HostId, JobId};
 use std::collections::BTreeMap;
 
@@ -21,6 +21,12 @@ const PLACES_SHOWN: usize = 3;
 const REASONS_MAX: usize = 256;
 /// Shell status of a job that was cancelled.
 const CANCELLED_STATUS: u8 = 130;
+/// Of a job that was ended to make room for good.
+const PREEMPTED_STATUS: u8 = 123;
+/// Of a job that never started because of one that it waited for.
+const DEPENDENCY_STATUS: u8 = 122;
+/// Of a job that never started before its deadline.
+const DEADLINE_STATUS: u8 = 121;
 
 /// Jobs that the filter wants and the viewer may see, by number, and the number to ask the next page after.
 #[must_use]
@@ -63,8 +69,11 @@ pub fn job(state: &State, id: JobId) -> Option<JobView> {
         attempts_forgotten: job.ended_forgotten,
         exit_status: match job.state {
             JobState::Succeeded => Some(0),
-            JobState::Failed => job.first_failure,
+            JobState::Failed | JobState::TimedOut | JobState::HostLost => job.first_failure,
+            JobState::Preempted => Some(PREEMPTED_STATUS),
             JobState::Cancelled => Some(CANCELLED_STATUS),
+            JobState::DependencyFailed => Some(DEPENDENCY_STATUS),
+            JobState::DeadlineMissed => Some(DEADLINE_STATUS),
             JobState::Pending | JobState::Running | JobState::Ending => None,
         },
     })
@@ -98,11 +107,7 @@ pub fn devices(state: &State) -> Vec<DeviceRow> {
             host: host.id,
             host_name: host.name.clone(),
             facts: facts.clone(),
-            held_by: host
-                .used
-                .devices
-                .get(&facts.uuid)
-                .and_then(|token| Some((state.attempt(*token)?.task, *token))),
+            held_by: holds(state, host, &facts.uuid),
             reading: None,
         })
     });
@@ -119,6 +124,11 @@ pub fn jobs_by_state(state: &State) -> BTreeMap<String, u64> {
         JobState::Succeeded,
         JobState::Failed,
         JobState::Cancelled,
+        JobState::TimedOut,
+        JobState::Preempted,
+        JobState::DependencyFailed,
+        JobState::DeadlineMissed,
+        JobState::HostLost,
     ];
     let mut counts: BTreeMap<String, u64> = all.map(|s| (s.to_string(), 0)).into();
     for job in state.jobs() {
@@ -132,7 +142,7 @@ pub fn jobs_by_state(state: &State) -> BTreeMap<String, u64> {
 pub fn ask_text(ask: &Ask) -> String {
     let mut parts = Vec::new();
     if ask.gpus() > 0 {
-        let mut gpu = format!("{} gpu", ask.gpus());
+        let mut gpu = format!("{} gpu", milli(u64::from(ask.gpu_milli)));
         if !ask.gpu_models.is_empty() {
             gpu.push_str(&format!(" {}", ask.gpu_models.join("|")));
         }
@@ -161,6 +171,12 @@ struct Reasons(BTreeMap<Ask, String>);
 
 impl Reasons {
     fn of(&mut self, state: &State, job: &Job) -> String {
+        if job.held {
+            return "(held)".into();
+        }
+        if job.pending.is_empty() && !job.blocked.is_empty() {
+            return "(dependency)".into();
+        }
         if job.parallel_room() == 0 {
             return "(parallel_cap)".into();
         }
@@ -170,7 +186,7 @@ impl Reasons {
         if self.0.len() >= REASONS_MAX {
             return "(waits)".into();
         }
-        let reason = format!("({})", explain::short(state, &job.spec.ask, state.clock_ms()));
+        let reason = format!("({})", explain::short(state, job, state.clock_ms()));
         self.0.insert(job.spec.ask.clone(), reason.clone());
         reason
     }
@@ -180,7 +196,7 @@ fn row(state: &State, job: &Job, reasons: &mut Reasons) -> JobRow {
     let place = match job.state {
         JobState::Pending => launch_failure(state, job).unwrap_or_else(|| reasons.of(state, job)),
         JobState::Running | JobState::Ending => places(state, job.id),
-        JobState::Succeeded | JobState::Failed | JobState::Cancelled => last_place(state, job),
+        _ => last_place(state, job),
     };
     JobRow {
         job: job.id,
@@ -188,7 +204,7 @@ fn row(state: &State, job: &Job, reasons: &mut Reasons) -> JobRow {
         tenant: job.tenant.clone(),
         user: job.user.clone(),
         state: job.state,
-        priority: job.spec.priority,
+        priority: job.priority,
         submitted_ms: job.submitted_ms,
         started_ms: job.started_ms,
         ended_ms: job.ended_ms,
@@ -274,9 +290,21 @@ fn device_facts(state: &State, host: HostId, uuids: &[DeviceUuid]) -> Vec<Device
         bus: None,
         index: None,
         numa: None,
+        compute_cap: None,
+        island: None,
         health: DeviceHealth::Lost { reason: "its host no longer knows it".into() },
     };
     uuids.iter().map(|uuid| known(uuid).unwrap_or_else(|| unknown(uuid))).collect()
+}
+
+/// Who holds how much of a device, by token.
+fn holds(state: &State, host: &Host, uuid: &DeviceUuid) -> Vec<DeviceHold> {
+    let holders = host.used.devices.get(uuid).into_iter().flat_map(|held| &held.holders);
+    let rows = holders.filter_map(|holder| {
+        let task = state.attempt(holder.token)?.task;
+        Some(DeviceHold { task, token: holder.token, milli: holder.milli, vram_mib: holder.vram_mib })
+    });
+    rows.collect()
 }
 
 fn host_row(state: &State, host: &Host, now_ms: u64) -> HostRow {

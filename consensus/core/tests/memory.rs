@@ -31,6 +31,7 @@ fn spec(array: Option<ArraySpec>) -> JobSpec {
         grace_ms: None,
         retries: 0,
         uid_gid: Some((1_000, 1_000)),
+        ..JobSpec::default()
     }
 }
 

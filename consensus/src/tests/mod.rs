@@ -208,6 +208,7 @@ pub(crate) fn job(request: RequestId) -> Proposal {
         grace_ms: None,
         retries: 0,
         uid_gid: None,
+        ..JobSpec::default()
     };
     Proposal { request, actor: Actor::system(), command: Command::Submit { spec } }
 }

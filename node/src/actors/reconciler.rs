@@ -162,6 +162,8 @@ fn end_word(end: &AttemptEnd) -> &'static str {
         AttemptEnd::Cancelled => "cancelled",
         AttemptEnd::Preempted => "preempted",
         AttemptEnd::LaunchFailed { .. } => "launch_failed",
+        AttemptEnd::Requeued { .. } => "requeued",
+        AttemptEnd::GangBroken => "gang_broken",
         AttemptEnd::Fenced | AttemptEnd::Lost | AttemptEnd::Vanished { .. } => "lost",
     }
 }

@@ -8,7 +8,7 @@ use crate::table::Table;
 use clap::Args;
 use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::device::DeviceHealth;
-use rota_protocol::view::{DeviceRow, HostRow};
+use rota_protocol::view::{DeviceHold, DeviceRow, HostRow};
 use serde_json::json;
 
 /// List hosts.
@@ -124,7 +124,7 @@ fn device_table(rows: &[DeviceRow]) -> Table {
             or_dash(facts.vram_mib.map(memory_text)),
             or_dash(busy),
             or_dash(used),
-            or_dash(row.held_by.map(|(task, _)| task.to_string())),
+            or_dash(holders_text(&row.held_by)),
             health,
             facts.uuid.to_string(),
         ]);
@@ -187,4 +187,13 @@ async fn changed(
         other => return Err(unexpected(&other).into()),
     }
     Ok(0)
+}
+
+/// Tasks that hold a device; a share with its part of the card.
+fn holders_text(held: &[DeviceHold]) -> Option<String> {
+    let one = |hold: &DeviceHold| match hold.milli {
+        1_000 => hold.task.to_string(),
+        part => format!("{} ({}%)", hold.task, part / 10),
+    };
+    (!held.is_empty()).then(|| held.iter().map(one).collect::<Vec<_>>().join(","))
 }

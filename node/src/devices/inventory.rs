@@ -241,6 +241,8 @@ mod tests {
             bus: None,
             index: Some(index),
             numa: None,
+            compute_cap: None,
+            island: None,
             health: DeviceHealth::Healthy,
         }
     }

@@ -279,6 +279,8 @@ fn facts(device: &Device<'_>, uuid: DeviceUuid, kind: DeviceKind, index: Option<
         numa: bus.as_deref().and_then(numa_node),
         bus,
         index,
+        compute_cap: None,
+        island: None,
         health,
     }
 }

@@ -149,6 +149,8 @@ impl Group {
             bus: Some(format!("0000:{:02x}:00.0", ordinal % 0x100)),
             index: Some(ordinal),
             numa: Some(ordinal / 4),
+            compute_cap: None,
+            island: None,
             health: DeviceHealth::Healthy,
         }
     }

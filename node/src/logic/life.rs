@@ -70,14 +70,7 @@ impl Life {
 
     /// It is asked to end. Asking again changes nothing.
     pub fn end(&mut self, reason: EndReason, now_ms: u64) -> Do {
-        self.warn(
-            match reason {
-                EndReason::Cancel => AttemptEnd::Cancelled,
-                EndReason::Preempt => AttemptEnd::Preempted,
-            },
-            now_ms,
-            self.params.grace_ms,
-        )
+        self.warn(reason.end(), now_ms, self.params.grace_ms)
     }
 
     /// The host's service manager wants the shim gone: the host's doing, so the task will run again.

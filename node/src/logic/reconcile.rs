@@ -103,10 +103,9 @@ pub fn reconcile(
 fn absent(want: &Desired, holder: &LeaseHolder, now_ms: u64, actions: &mut Vec<Action>) {
     let gone = |end| Action::ReportEnded(ExitRecord::never_ran(want.token, end));
     match (want.state, want.end_reason) {
-        (AttemptState::Ending, reason) => actions.push(gone(match reason {
-            Some(EndReason::Preempt) => AttemptEnd::Preempted,
-            Some(EndReason::Cancel) | None => AttemptEnd::Cancelled,
-        })),
+        (AttemptState::Ending, reason) => {
+            actions.push(gone(reason.map_or(AttemptEnd::Cancelled, EndReason::end)))
+        }
         (AttemptState::Running, _) => {
             actions.push(gone(AttemptEnd::Vanished { reason: "the host has no record of it".to_owned() }))
         }

@@ -47,6 +47,12 @@ fn may_propose(from: HostId, command: &Command) -> Result<(), PublicError> {
         | Command::MintToken { .. }
         | Command::Submit { .. }
         | Command::Cancel { .. }
+        | Command::SetQueue { .. }
+        | Command::RemoveQueue { .. }
+        | Command::Adjust { .. }
+        | Command::Reserve { .. }
+        | Command::Unreserve { .. }
+        | Command::DrainWith { .. }
         | Command::CommitPlan { .. }
         | Command::Expire { .. } => Ok(()),
     }

@@ -190,13 +190,14 @@ impl JobDraft {
                 mem_mib: self.mem_mib.unwrap_or(0),
                 devices: devices.map(|count| ("fpga".to_owned(), count)).into_iter().collect(),
                 labels: self.labels,
+                ..Ask::default()
             },
             array: self.array,
             priority: self.priority.unwrap_or(PRIORITY_DEFAULT),
             time_limit_ms: self.time_limit_ms,
             grace_ms: self.grace_ms,
             retries: self.retries.unwrap_or(0),
-            uid_gid: None,
+            ..JobSpec::default()
         };
         let bytes = codec::encode(&spec).map_or(usize::MAX, |bytes| bytes.len());
         if bytes > SPEC_BYTES_MAX {

@@ -6,7 +6,6 @@ use super::host::{Inner, Phase};
 use super::record::{self, record_path};
 use super::wire::{EVENT_BYTES_MAX, decode_event};
 use rota_protocol::Token;
-use rota_protocol::job::{AttemptEnd, EndReason};
 use rota_protocol::spool::ExitRecord;
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -185,11 +184,7 @@ fn take_order(inner: &Inner, token: Token, bytes: &mut Vec<u8>) -> Option<ExitRe
         return None;
     }
     if let Some(reason) = attempt.end {
-        let end = match reason {
-            EndReason::Cancel => AttemptEnd::Cancelled,
-            EndReason::Preempt => AttemptEnd::Preempted,
-        };
-        return Some(ExitRecord::never_ran(token, end));
+        return Some(ExitRecord::never_ran(token, reason.end()));
     }
     bytes.extend_from_slice(attempt.order.as_deref().unwrap_or_default());
     attempt.phase = Phase::Sent;

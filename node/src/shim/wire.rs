@@ -86,10 +86,32 @@ pub(crate) fn decode_event(bytes: &[u8]) -> Result<(Token, ShimEvent), WireError
 /// A call as a signal's value: what is asked in the second byte, its argument in the first.
 pub(crate) fn call_value(call: ShimCall) -> i32 {
     match call {
-        ShimCall::End { reason: EndReason::Cancel } => 0x100,
-        ShimCall::End { reason: EndReason::Preempt } => 0x101,
+        ShimCall::End { reason } => 0x100 | reason_code(reason),
         ShimCall::Signal { signal } => 0x200 | i32::from(signal),
         ShimCall::Attach => 0x300,
+    }
+}
+
+/// Every reason that a shim may hear.
+const REASONS: [EndReason; 7] = [
+    EndReason::Cancel,
+    EndReason::Preempt,
+    EndReason::Gang,
+    EndReason::Drain,
+    EndReason::Move,
+    EndReason::Reclaim,
+    EndReason::Ceiling,
+];
+
+fn reason_code(reason: EndReason) -> i32 {
+    match reason {
+        EndReason::Cancel => 0,
+        EndReason::Preempt => 1,
+        EndReason::Gang => 2,
+        EndReason::Drain => 3,
+        EndReason::Move => 4,
+        EndReason::Reclaim => 5,
+        EndReason::Ceiling => 6,
     }
 }
 
@@ -97,8 +119,10 @@ pub(crate) fn call_value(call: ShimCall) -> i32 {
 pub(crate) fn call_of(value: i32) -> Option<ShimCall> {
     let argument = value.to_le_bytes()[0];
     match (value & !0xff, argument) {
-        (0x100, 0) => Some(ShimCall::End { reason: EndReason::Cancel }),
-        (0x100, 1) => Some(ShimCall::End { reason: EndReason::Preempt }),
+        (0x100, code) => {
+            let reason = REASONS.into_iter().find(|reason| reason_code(*reason) == i32::from(code))?;
+            Some(ShimCall::End { reason })
+        }
         (0x200, signal) => Some(ShimCall::Signal { signal }),
         (0x300, 0) => Some(ShimCall::Attach),
         _ => None,
@@ -111,16 +135,12 @@ mod tests {
 
     #[test]
     fn every_call_survives_its_value_and_strangers_are_ignored() {
-        let calls = [
-            ShimCall::End { reason: EndReason::Cancel },
-            ShimCall::End { reason: EndReason::Preempt },
-            ShimCall::Signal { signal: 10 },
-            ShimCall::Attach,
-        ];
+        let calls = [ShimCall::Signal { signal: 10 }, ShimCall::Attach];
+        let calls = calls.into_iter().chain(REASONS.map(|reason| ShimCall::End { reason }));
         for call in calls {
             assert_eq!(call_of(call_value(call)), Some(call));
         }
-        for value in [0, -1, 0x102, 0x301, 0x400, i32::MIN] {
+        for value in [0, -1, 0x107, 0x301, 0x400, i32::MIN] {
             assert_eq!(call_of(value), None, "{value:#x}");
         }
     }

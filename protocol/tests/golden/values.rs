@@ -69,6 +69,7 @@ pub(crate) fn spec() -> JobSpec {
         grace_ms: Some(30_000),
         retries: 5,
         uid_gid: Some((1_000, 1_001)),
+        ..JobSpec::default()
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A task whose end was asked is cancelled whatever its process then reports, exit 0 included.
 
-use super::{Answer, Event, Step, end, no_job};
+use super::{Answer, Event, Step, change_job, depend, end, no_job};
 use crate::state::State;
 use rota_protocol::command::Outcome;
 use rota_protocol::job::{Actor, AttemptState, EndReason, Role};
@@ -28,6 +28,7 @@ pub(super) fn apply(
                 let message = format!("job {id} has no index {index}");
                 return Err(PublicError::new(ErrorCode::NotFound, message));
             }
+            // A gang lives and ends as a whole.
             Some(_) if job.spec.array.is_none() => None,
             Some(ordinal) => Some(ordinal),
         },
@@ -39,15 +40,17 @@ pub(super) fn apply(
         None => state.attempts_of(id).map(|a| a.token).collect(),
         Some(ordinal) => state.attempt_of(job.task(ordinal)).map(|a| a.token).into_iter().collect(),
     };
-    let changed = state.jobs.update(id, step.now_ms, |job| match ordinal {
+    let changed = change_job(state, id, step.now_ms, |job| match ordinal {
         None => {
             let changed = !job.cancel_asked;
             job.cancel_asked = true;
             job.pending.drain_into(&mut job.cancelled);
+            job.blocked.drain_into(&mut job.cancelled);
+            job.promise = None;
             changed
         }
         Some(ordinal) => {
-            let waited = job.pending.remove(ordinal);
+            let waited = job.pending.remove(ordinal) || job.blocked.remove(ordinal);
             if waited {
                 job.cancelled.insert(ordinal);
             }
@@ -58,6 +61,7 @@ pub(super) fn apply(
         step.note(Event::JobChanged(id));
         // Whoever waited behind it may be first now.
         step.plan_needed = true;
+        depend::parent_changed(state, step, id, index);
     }
     for token in &tokens {
         ask_end(state, step, *token, EndReason::Cancel);
@@ -65,18 +69,21 @@ pub(super) fn apply(
     Ok(Outcome::Cancelling { live: u32::try_from(tokens.len()).unwrap_or(u32::MAX) })
 }
 
-/// Asks a host to end an attempt. A cancel overrides a preemption; the first cancel stands.
-fn ask_end(state: &mut State, step: &mut Step, token: Token, reason: EndReason) {
+/// Asks a host to end an attempt. A cancel overrides every other reason; otherwise the first one stands.
+pub(super) fn ask_end(state: &mut State, step: &mut Step, token: Token, reason: EndReason) {
     let Some(attempt) = state.attempts.get_mut(token) else {
         return;
     };
-    if attempt.end_reason == Some(EndReason::Cancel) {
+    if attempt.end_reason == Some(EndReason::Cancel)
+        || (attempt.end_reason.is_some() && reason != EndReason::Cancel)
+    {
         return;
     }
     attempt.end_reason = Some(reason);
     let (host, job) = (attempt.host, attempt.task.job);
     end::advance(state, token, AttemptState::Ending);
     if state.faults.free_on_cancel
+        && reason == EndReason::Cancel
         && let Some(attempt) = state.attempts.get(token)
     {
         state.hosts.release(attempt);

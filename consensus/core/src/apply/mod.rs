@@ -2,21 +2,33 @@
 //! `match`; what a command does is in the file of its name.
 #![deny(clippy::float_arithmetic)]
 
+mod adjust;
 mod admit_host;
 mod cancel;
 mod commit_plan;
 mod create_cluster;
+mod depend;
 mod drain;
 mod end;
+mod evict;
 mod expire;
+mod lapse;
 mod mint_token;
+mod promise;
 mod register_host;
 mod report;
+mod reserve;
+mod set_queue;
+mod settle;
+mod start;
 mod submit;
 mod undrain;
 
+pub use evict::{EVICTED_PER_GAINED_MAX, PREEMPT_GAP};
+
 use crate::hash::Digest;
 use crate::state::State;
+use crate::state::job::Job;
 use rota_protocol::command::{Command, Entry, LOG_FORMAT, Outcome, Proposal, least_role};
 use rota_protocol::job::{Actor, Role};
 use rota_protocol::limits::REASON_BYTES_MAX;
@@ -150,6 +162,7 @@ impl State {
 fn propose(state: &mut State, step: &mut Step, proposal: &Proposal) -> Outcome {
     let named = proposal.request != RequestId::NONE && !state.faults.skip_dedup;
     state.dedup.sweep(step.now_ms);
+    state.reservations.sweep(step.now_ms);
     if named {
         if let Some(outcome) = state.dedup.answer(proposal.request, &proposal.actor) {
             return outcome;
@@ -186,7 +199,10 @@ fn command(state: &mut State, step: &mut Step, actor: &Actor, command: &Command)
         Command::RegisterHost { host, registration } => {
             register_host::apply(state, step, *host, registration)
         }
-        Command::DrainHost { host, reason } => drain::apply(state, step, *host, reason),
+        Command::DrainHost { host, reason } => drain::apply(state, step, *host, reason, None),
+        Command::DrainWith { host, reason, evict_at_ms } => {
+            drain::apply(state, step, *host, reason, *evict_at_ms)
+        }
         Command::UndrainHost { host } => undrain::apply(state, step, *host),
         Command::MintToken { token, usage, expires_at_ms } => {
             mint_token::apply(state, step, token, usage, *expires_at_ms)
@@ -196,7 +212,28 @@ fn command(state: &mut State, step: &mut Step, actor: &Actor, command: &Command)
         Command::CommitPlan { plan } => commit_plan::apply(state, step, plan),
         Command::Report { host, reports } => report::apply(state, step, *host, reports),
         Command::Expire { host, epoch } => expire::apply(state, step, *host, *epoch),
+        Command::SetQueue { queue } => set_queue::apply(state, step, queue),
+        Command::RemoveQueue { name } => set_queue::remove(state, step, name),
+        Command::Adjust { job, change } => adjust::apply(state, step, actor, *job, *change),
+        Command::Reserve { reservation } => reserve::apply(state, step, reservation),
+        Command::Unreserve { name } => reserve::remove(state, step, name),
     }
+}
+
+/// Changes a job. If it is over by that, its queue counts it no more; whoever waits for it must still be told.
+fn change_job<R>(
+    state: &mut State,
+    id: JobId,
+    now_ms: u64,
+    change: impl FnOnce(&mut Job) -> R,
+) -> Option<(R, bool)> {
+    let changed = state.jobs.update(id, now_ms, change)?;
+    if changed.1
+        && let Some(queue) = state.job(id).map(|job| job.queue)
+    {
+        state.queues.count_job(queue, false);
+    }
+    Some(changed)
 }
 
 fn role_name(role: Role) -> &'static str {

@@ -1,12 +1,15 @@
 //! Submit: accepts a job. One value, whatever the size of its array. Whether the cluster could ever run it is not
 //! asked here: hosts come and go, and the edge has told the user.
 
-use super::{Answer, Event, Step};
+use super::{Answer, Event, Step, depend};
 use crate::spec;
 use crate::state::State;
 use crate::state::job::Job;
+use crate::state::ordinals::Ordinals;
 use rota_protocol::command::Outcome;
-use rota_protocol::job::{Actor, JobSpec};
+use rota_protocol::job::{Actor, JobSpec, Role};
+use rota_protocol::limits::QUEUES_MAX;
+use rota_protocol::queue::{QueueId, QueueSpec};
 use rota_protocol::{ErrorCode, JobId, PublicError};
 
 /// Most jobs that are not terminal: at up to 1.5 KiB each, 1.5 GiB on every peer.
@@ -16,14 +19,74 @@ pub(super) fn apply(state: &mut State, step: &mut Step, actor: &Actor, spec: &Jo
     spec::check_name("tenant", &actor.tenant)?;
     spec::check_name("user", &actor.user)?;
     spec::validate(spec)?;
+    check_parents(state, actor, spec)?;
     if state.jobs.open() >= OPEN_JOBS_MAX {
         let message = format!("{OPEN_JOBS_MAX} jobs wait or run already");
         return Err(PublicError::new(ErrorCode::Busy, message).retry_after(60_000));
     }
-    let job = JobId(state.meta.next_job);
+    let queue = enter_queue(state, actor, &spec.queue)?;
+    let mut spec = spec.clone();
+    if spec.time_limit_ms.is_none() && !spec.service {
+        spec.time_limit_ms = state.queues.get(queue).and_then(|queue| queue.spec.time_limit_default_ms);
+    }
+    let id = JobId(state.meta.next_job);
     state.meta.next_job += 1;
-    state.jobs.insert(Job::new(job, actor, spec.clone(), step.now_ms));
-    step.note(Event::JobChanged(job));
+    state.demand.note(&spec.ask, spec.tasks());
+    let waits = !spec.after.is_empty();
+    let mut job = Job::new(id, actor, queue, spec, step.now_ms);
+    if waits {
+        job.blocked = std::mem::replace(&mut job.pending, Ordinals::default());
+    }
+    state.jobs.insert(job, step.now_ms);
+    state.queues.count_job(queue, true);
+    if waits {
+        depend::first_look(state, step, id);
+    }
+    step.note(Event::JobChanged(id));
     step.plan_needed = true;
-    Ok(Outcome::Submitted { job })
+    Ok(Outcome::Submitted { job: id })
+}
+
+/// Every parent must be known to whoever asks, and element-wise ones must have the same indices.
+fn check_parents(state: &State, actor: &Actor, spec: &JobSpec) -> Result<(), PublicError> {
+    for dep in &spec.after {
+        // Another tenant's job is answered exactly like one that does not exist.
+        let may_see = |job: &&Job| actor.role >= Role::Operator || job.tenant == actor.tenant;
+        let Some(parent) = state.job(dep.job).filter(may_see) else {
+            let message = format!("there is no job {}", dep.job);
+            return Err(PublicError::invalid("after", message, "the number of a job of yours"));
+        };
+        let same = |a: rota_protocol::job::ArraySpec, b: rota_protocol::job::ArraySpec| {
+            (a.start, a.end, a.step) == (b.start, b.end, b.step)
+        };
+        if dep.each && !parent.spec.array.zip(spec.array).is_some_and(|(a, b)| same(a, b)) {
+            let message = format!("job {} has not the same array indices", dep.job);
+            return Err(PublicError::invalid("after", message, "the parent's own array"));
+        }
+    }
+    Ok(())
+}
+
+/// The queue of that path if the tenant may enter it; its own one, made on the way, if none is named.
+fn enter_queue(state: &mut State, actor: &Actor, name: &str) -> Result<QueueId, PublicError> {
+    if name.is_empty() || name == actor.tenant {
+        if let Some(own) = state.queues.named(&actor.tenant) {
+            return Ok(own.id);
+        }
+        if state.queues.len() >= QUEUES_MAX {
+            let message = format!("{QUEUES_MAX} queues are the most");
+            return Err(PublicError::new(ErrorCode::TooLarge, message));
+        }
+        return Ok(state.queues.set(QueueSpec::open(&actor.tenant)));
+    }
+    let entered = state.queues.named(name).filter(|queue| {
+        let first = name.split('/').next().unwrap_or(name);
+        let listed = &queue.spec.tenants;
+        let admitted = if listed.is_empty() { first == actor.tenant } else { listed.contains(&actor.tenant) };
+        admitted || actor.role >= Role::Operator
+    });
+    entered.map(|queue| queue.id).ok_or_else(|| {
+        let message = format!("there is no queue '{name}' that tenant '{}' may use", actor.tenant);
+        PublicError::invalid("queue", message, &actor.tenant)
+    })
 }

@@ -10,6 +10,7 @@ pub(super) fn apply(state: &mut State, step: &mut Step, id: HostId) -> Answer {
         return Err(no_host(id));
     };
     let drained = host.drain.take().is_some();
+    host.evict_at_ms = None;
     if host.clear_launch_failures() || drained {
         step.note(Event::HostChanged(id));
         step.plan_needed = true;

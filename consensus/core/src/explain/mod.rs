@@ -6,7 +6,7 @@
 mod lack;
 mod tally;
 
-use crate::fit;
+use crate::fit::{self, Want};
 use crate::state::State;
 use crate::state::job::Job;
 use crate::view::ask_text;
@@ -71,11 +71,12 @@ pub fn feasible(state: &State, ask: &Ask) -> Result<(), PublicError> {
 }
 
 /// One word for a queue's row: the commonest reason among the hosts that could run it.
-pub(crate) fn short(state: &State, ask: &Ask, now_ms: u64) -> &'static str {
+pub(crate) fn short(state: &State, job: &Job, now_ms: u64) -> &'static str {
+    let want = Want { ask: &job.spec.ask, tenant: &job.tenant };
     let mut counts: BTreeMap<&'static str, u32> = BTreeMap::new();
     let mut lasting = true;
     for host in state.hosts() {
-        match fit::fits(host, &host.used, ask, now_ms) {
+        match fit::fits(host, &host.used, want, now_ms) {
             Ok(_) => return "next",
             Err(misfit) => {
                 lasting &= misfit.is_lasting();
@@ -94,10 +95,11 @@ pub(crate) fn short(state: &State, ask: &Ask, now_ms: u64) -> &'static str {
 
 /// Waiting tasks of ready jobs before it in the order, and the GPUs they ask.
 fn ahead(state: &State, job: &Job) -> (u64, u64) {
-    let place = (Reverse(job.spec.priority), job.id);
+    let place = job.place();
     let mut sums = (0_u64, 0_u64);
-    for (ask, class) in state.jobs.ready() {
-        let before = class.range(..place).filter_map(|(_, id)| state.job(*id));
+    for (key, class) in state.jobs.ready() {
+        let ask = &key.ask;
+        let before = class.range(..place).filter_map(|(_, _, id)| state.job(*id));
         let tasks: u64 = before.map(|j| u64::from(j.pending.len())).sum();
         sums.0 += tasks;
         sums.1 = sums.1.saturating_add(tasks.saturating_mul(u64::from(ask.gpus())));

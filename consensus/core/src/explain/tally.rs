@@ -1,6 +1,6 @@
 //! Every host once, under the first thing that keeps a job off it. What is said of the numbers is in `mod.rs`.
 
-use crate::fit::{self, Misfit, mib, milli};
+use crate::fit::{self, Misfit, Want, mib, milli};
 use crate::placement::{PlanConfig, View, held};
 use crate::state::State;
 use crate::state::host::Host;
@@ -100,8 +100,9 @@ pub(super) fn tally(state: &State, job: &Job, now_ms: u64) -> Tally {
     let mut tally = Tally::default();
     let avoided: BTreeMap<_, _> = job.avoided(now_ms).collect();
     let hold = held(&View::of(state), &PlanConfig::default(), now_ms, 0);
+    let want = Want { ask: &job.spec.ask, tenant: &job.tenant };
     for host in state.hosts() {
-        if let Err(misfit) = fit::fits(host, &host.used, &job.spec.ask, now_ms) {
+        if let Err(misfit) = fit::fits(host, &host.used, want, now_ms) {
             let figure = misfit.numbers().map_or(0, |(_, has)| has);
             let group = tally.add(host, misfit.kind(), figure, detail(host, &misfit, now_ms));
             group.lasting = misfit.is_lasting();

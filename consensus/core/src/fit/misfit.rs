@@ -33,6 +33,13 @@ pub enum Misfit {
         /// The largest card of an accepted model, in MiB; 0 if none says.
         has: u64,
     },
+    /// Enough GPUs of an accepted model, too few of the compute capability asked, in tenths.
+    ComputeCap {
+        /// Asked.
+        asks: u16,
+        /// The highest of an accepted model; 0 if none says.
+        has: u16,
+    },
     /// Fewer devices of another kind than asked.
     DeviceCount {
         /// Which kind.
@@ -78,6 +85,15 @@ pub enum Misfit {
         /// Free cards that match.
         has: u32,
     },
+    /// No healthy matching card has the asked share free for this tenant, in thousandths.
+    ShareBusy {
+        /// Asked.
+        asks: u32,
+        /// The most that a card shared by this tenant has left.
+        has: u32,
+    },
+    /// A card has the share free, but not the memory beside it.
+    ShareVram,
     /// Enough devices of a kind, too few healthy and free.
     DevicesBusy {
         /// Which kind.
@@ -115,6 +131,9 @@ impl Misfit {
             Self::GpuCount { .. } => "gpu_count",
             Self::GpuModel { .. } => "gpu_model",
             Self::Vram { .. } => "vram",
+            Self::ComputeCap { .. } => "compute_cap",
+            Self::ShareBusy { .. } => "share_busy",
+            Self::ShareVram => "share_vram",
             Self::DeviceCount { .. } => "device_count",
             Self::Cpus { .. } => "cpus",
             Self::Mem { .. } => "mem",
@@ -140,7 +159,9 @@ impl Misfit {
             | Self::DeviceCount { asks, has, .. }
             | Self::GpusUnhealthy { asks, has }
             | Self::GpusBusy { asks, has }
+            | Self::ShareBusy { asks, has }
             | Self::DevicesBusy { asks, has, .. } => Some((u64::from(*asks), u64::from(*has))),
+            Self::ComputeCap { asks, has } => Some((u64::from(*asks), u64::from(*has))),
             Self::Vram { asks, has }
             | Self::Cpus { asks, has }
             | Self::Mem { asks, has }
@@ -159,6 +180,7 @@ impl Misfit {
                 | Self::GpuCount { .. }
                 | Self::GpuModel { .. }
                 | Self::Vram { .. }
+                | Self::ComputeCap { .. }
                 | Self::DeviceCount { .. }
                 | Self::Cpus { .. }
                 | Self::Mem { .. }
@@ -178,6 +200,13 @@ impl fmt::Display for Misfit {
             Self::Vram { asks, has } => {
                 write!(f, "asks {} on each GPU, the largest has {}", mib(*asks), mib(*has))
             }
+            Self::ComputeCap { asks, has } => {
+                write!(f, "asks compute capability {}, the highest has {}", tenths(*asks), tenths(*has))
+            }
+            Self::ShareBusy { asks, has } => {
+                write!(f, "asks {} of a card, {} free", milli(u64::from(*asks)), milli(u64::from(*has)))
+            }
+            Self::ShareVram => f.write_str("no shared card has the memory free beside the share"),
             Self::DeviceCount { kind, asks, has } => write!(f, "asks {asks} {kind}, has {has}"),
             Self::Cpus { asks, has } => {
                 write!(f, "asks {} CPUs, has {}", milli(*asks), milli(*has))
@@ -206,6 +235,13 @@ impl fmt::Display for Misfit {
         }
     }
 }
+
+/// Tenths for people: `8.0`.
+#[must_use]
+pub fn tenths(amount: u16) -> String {
+    format!("{}.{}", amount / 10, amount % 10)
+}
+
 /// Cards for people: `1 GPU`, `2 GPUs`.
 #[must_use]
 pub fn gpus(count: u64) -> String {

@@ -5,45 +5,89 @@
 
 mod misfit;
 
-pub use misfit::{Misfit, gpus, mib, milli};
+pub use misfit::{Misfit, gpus, mib, milli, tenths};
 
-use crate::state::host::{Host, Used};
-use rota_protocol::DeviceUuid;
-use rota_protocol::ask::Ask;
+use crate::state::host::{Holder, Host, Used};
+use rota_protocol::ask::{Ask, CARD_MILLI};
 use rota_protocol::device::{DeviceFacts, DeviceKind, HostFacts};
+use rota_protocol::queue::Amounts;
 use rota_protocol::view::HostState;
+use rota_protocol::{DeviceUuid, Token};
 use std::collections::BTreeSet;
 
-/// Names of device kinds that `Ask::devices` accepts.
+/// Names of device kinds that `Ask::devices` accepts, alone or with a model after a colon.
 pub const DEVICE_KINDS: [(&str, DeviceKind); 2] = [("fpga", DeviceKind::Fpga), ("mig", DeviceKind::Mig)];
 
-/// Everything that keeps `ask` off `host` when `used` is granted there, or the healthy free devices it may take:
-/// GPUs that match, and devices of the other kinds asked.
+/// Who asks, and for what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Want<'a> {
+    /// What is asked of one host.
+    pub ask: &'a Ask,
+    /// Who pays: a card is shared only within one tenant.
+    pub tenant: &'a str,
+}
+
+/// The kind and the model part of a name in `Ask::devices`.
+#[must_use]
+pub fn device_kind(name: &str) -> Option<(DeviceKind, &str)> {
+    let (kind, model) = name.split_once(':').unwrap_or((name, ""));
+    DEVICE_KINDS.iter().find(|(known, _)| *known == kind).map(|(_, kind)| (*kind, model))
+}
+
+/// Everything that keeps `want` off `host` when `used` is granted there, or the healthy devices it may take: GPUs
+/// that match and have what is asked free, and free devices of the other kinds asked.
 ///
 /// # Errors
 /// The first obstacle.
-pub fn fits<'h>(host: &'h Host, used: &Used, ask: &Ask, now_ms: u64) -> Result<Vec<&'h DeviceFacts>, Misfit> {
-    capable(host, ask)?;
+pub fn fits<'h>(
+    host: &'h Host,
+    used: &Used,
+    want: Want<'_>,
+    now_ms: u64,
+) -> Result<Vec<&'h DeviceFacts>, Misfit> {
+    capable(host, want.ask)?;
     open(host, used, now_ms)?;
-    room(&host.facts, used, ask)
+    room(&host.facts, used, want)
 }
 
 /// The same, for exactly these devices.
 ///
 /// # Errors
 /// The first obstacle; `WrongDevices` if the set is not one that the ask may take.
-pub fn takes(host: &Host, used: &Used, ask: &Ask, devices: &[DeviceUuid], now_ms: u64) -> Result<(), Misfit> {
-    let eligible = fits(host, used, ask, now_ms)?;
+pub fn takes(
+    host: &Host,
+    used: &Used,
+    want: Want<'_>,
+    devices: &[DeviceUuid],
+    now_ms: u64,
+) -> Result<(), Misfit> {
+    let eligible = fits(host, used, want, now_ms)?;
     let named: BTreeSet<&DeviceUuid> = devices.iter().collect();
-    let chosen = || eligible.iter().filter(|d| named.contains(&d.uuid));
-    let count = |kind| chosen().filter(|d| d.kind == kind).count();
+    let chosen: Vec<&DeviceFacts> = eligible.into_iter().filter(|d| named.contains(&d.uuid)).collect();
     // A device named twice is counted once here, so that the number shows it.
-    let exact = chosen().count() == devices.len()
-        && count(DeviceKind::Gpu) == ask.gpus() as usize
-        && DEVICE_KINDS
-            .iter()
-            .all(|(name, kind)| count(*kind) == ask.devices.get(*name).map_or(0, |n| *n as usize));
-    if exact { Ok(()) } else { Err(Misfit::WrongDevices) }
+    if chosen.len() == devices.len() && is_exact(&chosen, want.ask) {
+        Ok(())
+    } else {
+        Err(Misfit::WrongDevices)
+    }
+}
+
+/// The devices are as many of each kind as the ask says. Where two kinds asked overlap (`mig` and `mig:1g.10gb`),
+/// those with a model are counted first.
+fn is_exact(chosen: &[&DeviceFacts], ask: &Ask) -> bool {
+    let gpus = chosen.iter().filter(|d| d.kind == DeviceKind::Gpu).count();
+    let mut rest: Vec<&DeviceFacts> = chosen.iter().copied().filter(|d| d.kind != DeviceKind::Gpu).collect();
+    for (name, count) in ask.devices.iter().rev() {
+        for _ in 0..*count {
+            match rest.iter().position(|d| is_of_kind(d, name)) {
+                Some(at) => {
+                    rest.remove(at);
+                }
+                None => return false,
+            }
+        }
+    }
+    rest.is_empty() && gpus == ask.gpus() as usize
 }
 
 /// Could the host run it if it were empty, healthy and open?
@@ -92,10 +136,17 @@ fn gpus_capable(facts: &HostFacts, ask: &Ask) -> Result<(), Misfit> {
     if has < asks {
         return Err(Misfit::GpuModel { asks, has });
     }
-    if (of_model().filter(|d| vram_suffices(d, ask)).count() as u32) < asks {
+    let able = || of_model().filter(|d| compute_cap_suffices(d, ask));
+    if (able().count() as u32) < asks {
+        return Err(Misfit::ComputeCap {
+            asks: ask.compute_cap_min,
+            has: of_model().filter_map(|d| d.compute_cap).max().unwrap_or(0),
+        });
+    }
+    if (able().filter(|d| vram_suffices(d, ask)).count() as u32) < asks {
         return Err(Misfit::Vram {
             asks: ask.vram_mib,
-            has: of_model().filter_map(|d| d.vram_mib).max().unwrap_or(0),
+            has: able().filter_map(|d| d.vram_mib).max().unwrap_or(0),
         });
     }
     Ok(())
@@ -116,29 +167,22 @@ pub fn open(host: &Host, used: &Used, now_ms: u64) -> Result<(), Misfit> {
     }
 }
 
-/// Is enough healthy and free? Returns every device that the ask may take.
-fn room<'h>(facts: &'h HostFacts, used: &Used, ask: &Ask) -> Result<Vec<&'h DeviceFacts>, Misfit> {
-    let free = |d: &&DeviceFacts| d.health.is_healthy() && !used.devices.contains_key(&d.uuid);
+/// Is enough healthy and free? Returns every device that may be taken.
+fn room<'h>(facts: &'h HostFacts, used: &Used, want: Want<'_>) -> Result<Vec<&'h DeviceFacts>, Misfit> {
+    let ask = want.ask;
     let mut eligible = Vec::new();
     let asks = ask.gpus();
     if asks > 0 {
-        let healthy = || {
-            let gpus = facts.devices.iter().filter(|d| gpu_matches(d, ask));
-            gpus.filter(|d| d.health.is_healthy())
-        };
-        eligible.extend(healthy().filter(free));
+        let matching = facts.devices.iter().filter(|d| d.health.is_healthy() && gpu_matches(d, ask));
+        eligible.extend(matching.filter(|d| card_has_room(d, used, want)));
         let has = eligible.len() as u32;
         if has < asks {
-            let healthy = healthy().count() as u32;
-            return Err(if healthy < asks {
-                Misfit::GpusUnhealthy { asks, has: healthy }
-            } else {
-                Misfit::GpusBusy { asks, has }
-            });
+            return Err(no_card(facts, used, want, has));
         }
     }
     for (kind, asks) in &ask.devices {
         let before = eligible.len();
+        let free = |d: &&DeviceFacts| d.health.is_healthy() && !used.devices.contains_key(&d.uuid);
         eligible.extend(of_kind(facts, kind).filter(free));
         let has = (eligible.len() - before) as u32;
         if has < *asks {
@@ -157,21 +201,62 @@ fn room<'h>(facts: &'h HostFacts, used: &Used, ask: &Ask) -> Result<Vec<&'h Devi
     Ok(eligible)
 }
 
+/// The card is free, or it is shared within the tenant and what is asked of its cores and memory is free.
+#[must_use]
+pub fn card_has_room(card: &DeviceFacts, used: &Used, want: Want<'_>) -> bool {
+    let Some(held) = used.devices.get(&card.uuid) else {
+        return true;
+    };
+    let Some(share) = want.ask.share_milli() else {
+        return false;
+    };
+    let card_mib = card.vram_mib.unwrap_or(0);
+    held.tenant == want.tenant
+        && held.milli() + share <= CARD_MILLI
+        && held.vram_mib().saturating_add(want.ask.vram_held_mib(card_mib)) <= card_mib
+}
+
+/// Why too few cards may be taken, with the figure that says how near it is.
+fn no_card(facts: &HostFacts, used: &Used, want: Want<'_>, has: u32) -> Misfit {
+    let ask = want.ask;
+    let asks = ask.gpus();
+    let healthy = facts.devices.iter().filter(|d| d.health.is_healthy() && gpu_matches(d, ask));
+    let count = healthy.clone().count() as u32;
+    if count < asks {
+        return Misfit::GpusUnhealthy { asks, has: count };
+    }
+    let Some(share) = ask.share_milli() else {
+        return Misfit::GpusBusy { asks, has };
+    };
+    let ours = healthy.filter_map(|d| used.devices.get(&d.uuid)).filter(|held| held.tenant == want.tenant);
+    let most = ours.map(|held| CARD_MILLI.saturating_sub(held.milli())).max().unwrap_or(0);
+    if most >= share { Misfit::ShareVram } else { Misfit::ShareBusy { asks: share, has: most } }
+}
+
 /// A GPU of an accepted model with the memory asked, whatever its health.
 #[must_use]
 pub fn gpu_matches(device: &DeviceFacts, ask: &Ask) -> bool {
     device.kind == DeviceKind::Gpu
         && model_accepted(&device.model, &ask.gpu_models)
+        && compute_cap_suffices(device, ask)
         && vram_suffices(device, ask)
 }
 
 /// Devices of a kind named in `Ask::devices`.
-pub(crate) fn of_kind<'h>(
-    facts: &'h HostFacts,
-    name: &str,
-) -> impl Iterator<Item = &'h DeviceFacts> + use<'h> {
-    let kind = DEVICE_KINDS.iter().find(|(n, _)| *n == name).map(|(_, k)| *k);
-    facts.devices.iter().filter(move |d| Some(d.kind) == kind)
+pub(crate) fn of_kind<'h>(facts: &'h HostFacts, name: &str) -> impl Iterator<Item = &'h DeviceFacts> {
+    facts.devices.iter().filter(move |d| is_of_kind(d, name))
+}
+
+/// The device is of the kind and model that a name in `Ask::devices` says.
+#[must_use]
+pub fn is_of_kind(device: &DeviceFacts, name: &str) -> bool {
+    device_kind(name)
+        .is_some_and(|(kind, model)| device.kind == kind && contains_ignoring_case(&device.model, model))
+}
+
+/// A capability unknown is not enough.
+fn compute_cap_suffices(device: &DeviceFacts, ask: &Ask) -> bool {
+    ask.compute_cap_min == 0 || device.compute_cap.is_some_and(|has| has >= ask.compute_cap_min)
 }
 
 /// Memory unknown is not enough memory.
@@ -180,11 +265,62 @@ fn vram_suffices(device: &DeviceFacts, ask: &Ask) -> bool {
 }
 
 /// Plain text, letter case aside, never a pattern.
-pub(crate) fn model_accepted(model: &str, accepted: &[String]) -> bool {
+#[must_use]
+pub fn model_accepted(model: &str, accepted: &[String]) -> bool {
     accepted.is_empty() || accepted.iter().any(|part| contains_ignoring_case(model, part))
 }
 
 fn contains_ignoring_case(text: &str, part: &str) -> bool {
     let (text, part) = (text.as_bytes(), part.as_bytes());
     part.is_empty() || text.windows(part.len()).any(|w| w.eq_ignore_ascii_case(part))
+}
+
+/// Label that says in which rack a host stands.
+pub const RACK_LABEL: &str = "rack";
+
+/// What these devices, and the CPU and memory asked, come to.
+#[must_use]
+pub fn amounts(host: &Host, ask: &Ask, devices: &[DeviceUuid]) -> Amounts {
+    let mut amounts =
+        Amounts { cpus_milli: u64::from(ask.cpus_milli), mem_mib: ask.mem_mib, ..Amounts::default() };
+    for device in devices.iter().filter_map(|uuid| host.device(uuid)) {
+        let mib = device.vram_mib.unwrap_or(0);
+        match device.kind {
+            DeviceKind::Gpu => {
+                amounts.gpu_milli += u64::from(ask.card_milli());
+                amounts.vram_mib += ask.vram_held_mib(mib);
+            }
+            DeviceKind::Mig => {
+                amounts.gpu_milli += u64::from(slice_milli(&device.model));
+                amounts.vram_mib += mib;
+            }
+            DeviceKind::Fpga => {}
+        }
+    }
+    amounts
+}
+
+/// Marks devices, CPU and memory as taken in a copy of what a host has in use. The token only has to be unlike any
+/// that is real.
+pub(crate) fn take(host: &Host, used: &mut Used, want: Want<'_>, devices: &[DeviceUuid], token: Token) {
+    let holder = |device: &DeviceFacts| {
+        let mib = device.vram_mib.unwrap_or(0);
+        match device.kind {
+            DeviceKind::Gpu => {
+                Holder { token, milli: want.ask.card_milli(), vram_mib: want.ask.vram_held_mib(mib) }
+            }
+            DeviceKind::Mig | DeviceKind::Fpga => Holder { token, milli: CARD_MILLI, vram_mib: mib },
+        }
+    };
+    let known = devices.iter().filter_map(|uuid| host.device(uuid));
+    let parts: Vec<(DeviceUuid, Holder)> = known.map(|d| (d.uuid.clone(), holder(d))).collect();
+    used.add(want.tenant, want.ask.cpus_milli, want.ask.mem_mib, &parts);
+    used.launching += 1;
+}
+
+/// The part of a card that a slice is, in thousandths: a profile such as `3g.40gb` is three of seven compute slices.
+fn slice_milli(profile: &str) -> u32 {
+    const SLICES: u32 = 7;
+    let digits = profile.split("g.").next().and_then(|head| head.chars().last()).and_then(|c| c.to_digit(10));
+    digits.unwrap_or(SLICES).min(SLICES) * CARD_MILLI / SLICES
 }

@@ -3,7 +3,7 @@
 
 use super::plan::PlanConfig;
 use super::view::{ReadyJob, View};
-use crate::fit;
+use crate::fit::{self, Want};
 use crate::state::host::{Host, Used};
 use rota_protocol::plan::{Move, Plan};
 use rota_protocol::{HostId, JobId, TaskId, Token};
@@ -23,7 +23,9 @@ pub fn check_plan(view: &View, config: &PlanConfig, now_ms: u64, plan: &Plan) ->
         wrong.push(format!("{} moves are above {}", plan.moves.len(), config.moves_max));
     }
     for one in &plan.moves {
-        let Move::Place { task, host, .. } = one;
+        let Move::Place { task, host, .. } = one else {
+            continue;
+        };
         if config.avoid_hosts.contains(host) {
             wrong.push(format!("task {task}: host {host} is to be avoided"));
         }
@@ -43,7 +45,9 @@ struct Replay<'v> {
 
 impl Replay<'_> {
     fn step(&mut self, one: &Move, now_ms: u64) -> Result<(), String> {
-        let Move::Place { task, host: id, epoch, devices } = one;
+        let Move::Place { task, host: id, epoch, devices } = one else {
+            return Ok(());
+        };
         let job = *self.jobs.get(&task.job).ok_or("the job is not ready")?;
         if !job.ordinals().any(|ordinal| job.task(ordinal) == *task) {
             return Err("the task does not wait".into());
@@ -64,11 +68,9 @@ impl Replay<'_> {
             return Err("another epoch".into());
         }
         let ask = &job.spec.ask;
-        fit::takes(host, used, ask, devices, now_ms).map_err(|misfit| misfit.to_string())?;
-        used.cpus_milli += u64::from(ask.cpus_milli);
-        used.mem_mib += ask.mem_mib;
-        used.launching += 1;
-        used.devices.extend(devices.iter().map(|uuid| (uuid.clone(), Token(0))));
+        let want = Want { ask, tenant: &job.tenant };
+        fit::takes(host, used, want, devices, now_ms).map_err(|misfit| misfit.to_string())?;
+        fit::take(host, used, want, devices, Token(0));
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use super::check::check_plan;
 use super::choose::choose;
 use super::view::{ReadyJob, View};
-use crate::fit::{self, Misfit};
+use crate::fit::{self, Misfit, Want};
 use crate::hash::mix;
 use crate::state::host::{Host, Used};
 use rota_protocol::ask::Ask;
@@ -229,7 +229,7 @@ impl<'v> Round<'v> {
 
     fn score(&self, at: usize, ask: &Ask) -> Result<Score, Misfit> {
         let (host, used) = &self.hosts[at];
-        fit::fits(host, used, ask, self.now_ms)?;
+        fit::fits(host, used, Want { ask, tenant: "" }, self.now_ms)?;
         let facts = &*host.facts;
         let asked = u64::from(ask.gpus()) + ask.devices.values().map(|n| u64::from(*n)).sum::<u64>();
         let first = if asked == 0 {
@@ -251,16 +251,12 @@ impl<'v> Round<'v> {
     fn place(&mut self, at: usize, job: &ReadyJob, ordinal: u32) {
         let ask = &job.spec.ask;
         let (host, used) = &mut self.hosts[at];
-        let Ok(eligible) = fit::fits(host, used, ask, self.now_ms) else {
+        let Ok(eligible) = fit::fits(host, used, Want { ask, tenant: &job.tenant }, self.now_ms) else {
             return;
         };
         let devices = choose(&eligible, ask);
-        let used = used.to_mut();
-        used.cpus_milli += u64::from(ask.cpus_milli);
-        used.mem_mib += ask.mem_mib;
-        used.launching += 1;
         // The token is not known before the commit; here it only says "taken".
-        used.devices.extend(devices.iter().map(|uuid| (uuid.clone(), Token(0))));
+        fit::take(host, used.to_mut(), Want { ask, tenant: &job.tenant }, &devices, Token(0));
         self.touched.push(at);
         self.moves.push(Move::Place { task: job.task(ordinal), host: host.id, epoch: host.epoch, devices });
     }
@@ -274,7 +270,10 @@ impl<'v> Round<'v> {
             return;
         }
         let nearest = (0..self.hosts.len())
-            .filter(|at| fit::fits(self.hosts[*at].0, &Used::default(), ask, self.now_ms).is_ok())
+            .filter(|at| {
+                fit::fits(self.hosts[*at].0, &Used::default(), Want { ask, tenant: &job.tenant }, self.now_ms)
+                    .is_ok()
+            })
             .max_by_key(|at| {
                 let (host, used) = &self.hosts[*at];
                 let free = |d: &&DeviceFacts| d.health.is_healthy() && !used.devices.contains_key(&d.uuid);

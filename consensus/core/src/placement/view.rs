@@ -18,6 +18,8 @@ pub struct ReadyJob {
     pub id: JobId,
     /// What it asks.
     pub spec: Arc<JobSpec>,
+    /// Who pays.
+    pub tenant: String,
     /// Log time of acceptance.
     pub submitted_ms: u64,
     /// The first waiting tasks, as ranges of ordinals.
@@ -75,7 +77,7 @@ impl View {
             if left == 0 {
                 return None;
             }
-            let ids = class.iter().take(PLAN_MOVES_MAX.min(left)).map(|(_, id)| *id);
+            let ids = class.iter().take(PLAN_MOVES_MAX.min(left)).map(|(_, _, id)| *id);
             let jobs: Vec<ReadyJob> = ids.filter_map(|id| ready(state, id)).collect();
             left = left.saturating_sub(jobs.len());
             Some(jobs)
@@ -95,6 +97,7 @@ fn ready(state: &State, id: JobId) -> Option<ReadyJob> {
     Some(ReadyJob {
         id,
         spec: Arc::clone(&job.spec),
+        tenant: job.tenant.clone(),
         submitted_ms: job.submitted_ms,
         tasks: job.pending.first(room.min(PLAN_MOVES_MAX as u32)),
         room,

@@ -3,7 +3,11 @@
 //! A live attempt moves along Granted -> Running -> Ending (steps may be skipped, never reversed); it leaves the
 //! table when its end is applied, and its resources are released in that same step, once.
 
+use crate::state::host::{Holder, Host};
+use rota_protocol::ask::CARD_MILLI;
+use rota_protocol::device::DeviceKind;
 use rota_protocol::job::{AttemptEnd, AttemptState, EndReason};
+use rota_protocol::queue::{Amounts, QueueId};
 use rota_protocol::{DeviceUuid, HostId, JobId, LeaseEpoch, TaskId, Token};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,8 +26,16 @@ pub struct Attempt {
     pub epoch: LeaseEpoch,
     /// Devices held.
     pub devices: Vec<DeviceUuid>,
-    /// Whole GPUs among them.
-    pub gpus: u32,
+    /// Which of the job's asks it was granted for.
+    pub choice: u8,
+    /// GPUs among them, in thousandths: a multiple of 1,000, or the share of one card.
+    pub gpu_milli: u32,
+    /// GPU memory held on all cards together, in MiB.
+    pub vram_mib: u64,
+    /// What it holds of each card, in thousandths.
+    pub card_milli: u32,
+    /// Memory that it holds on a card that it shares, in MiB.
+    pub card_vram_mib: u64,
     /// CPU held, in thousandths of a core.
     pub cpus_milli: u32,
     /// Memory held, in MiB.
@@ -38,9 +50,69 @@ pub struct Attempt {
     pub granted_ms: u64,
     /// Log time of the report that its process runs.
     pub started_ms: Option<u64>,
+    /// Who pays.
+    pub tenant: String,
+    /// Who submitted the job.
+    pub user: String,
+    /// The queue that it counts for.
+    pub queue: QueueId,
+    /// The job's priority at the grant.
+    pub priority: u16,
+    /// Longest run, in ms.
+    pub limit_ms: Option<u64>,
+    /// Time between TERM and KILL that ending it may take, in ms; none for the host's default.
+    pub grace_ms: Option<u32>,
+    /// How long it was expected to run when it was granted, in ms; never above the limit.
+    pub predicted_ms: Option<u64>,
+    /// May be ended to make room.
+    pub preemptible: bool,
+    /// Part of a gang.
+    pub in_gang: bool,
+    /// The first of [`PORTS_OF_A_GANG`] ports on this host at which its gang meets; only the part of lowest rank that
+    /// started first has them.
+    pub port: Option<u16>,
 }
 
+/// Ports of one block: enough for the launchers of the usual frameworks.
+pub const PORTS_OF_A_GANG: u16 = 16;
+/// The first port of the first block: below the kernel's ephemeral range, above what services use.
+pub const GANG_PORT_FIRST: u16 = 24_000;
+/// Blocks of one host.
+pub const GANG_PORT_BLOCKS: u16 = 256;
+
 impl Attempt {
+    /// When it is over by its limit, in log time; none if it has no limit. The limit counts from the start; until
+    /// that is reported, from the grant.
+    #[must_use]
+    pub fn ends_by_ms(&self) -> Option<u64> {
+        Some(self.started_ms.unwrap_or(self.granted_ms).saturating_add(self.limit_ms?))
+    }
+
+    /// What it holds, for ceilings and shares.
+    #[must_use]
+    pub fn amounts(&self) -> Amounts {
+        Amounts {
+            gpu_milli: u64::from(self.gpu_milli),
+            cpus_milli: u64::from(self.cpus_milli),
+            mem_mib: self.mem_mib,
+            vram_mib: self.vram_mib,
+        }
+    }
+
+    /// Its devices with what it holds of each.
+    pub(crate) fn holdings(&self, host: &Host) -> Vec<(DeviceUuid, Holder)> {
+        let of = |uuid: &DeviceUuid| {
+            let facts = host.device(uuid);
+            let is_gpu = facts.is_none_or(|d| d.kind == DeviceKind::Gpu);
+            if is_gpu && self.card_milli < CARD_MILLI {
+                return Holder { token: self.token, milli: self.card_milli, vram_mib: self.card_vram_mib };
+            }
+            let vram_mib = facts.and_then(|d| d.vram_mib).unwrap_or(0);
+            Holder { token: self.token, milli: CARD_MILLI, vram_mib }
+        };
+        self.devices.iter().map(|uuid| (uuid.clone(), of(uuid))).collect()
+    }
+
     /// Moves along the declared graph; false (and no change) for any other step.
     pub(crate) fn step(&mut self, to: AttemptState) -> bool {
         let legal = may_step(self.state, to);
@@ -71,6 +143,8 @@ pub struct EndedAttempt {
     pub devices: Vec<DeviceUuid>,
     /// How it ended.
     pub end: AttemptEnd,
+    /// Why its end was asked, if it was.
+    pub asked: Option<EndReason>,
     /// Process id, if one was reported.
     pub pid: Option<u32>,
     /// Log time of the grant.
@@ -104,6 +178,10 @@ impl AttemptTable {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Attempt> {
         self.map.values().map(|a| &**a)
+    }
+
+    pub(crate) fn shared(&self) -> impl Iterator<Item = &Arc<Attempt>> {
+        self.map.values()
     }
 
     /// The live attempt of a task.

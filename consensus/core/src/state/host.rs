@@ -6,7 +6,7 @@ use rota_protocol::limits::HOST_DEVICES_MAX;
 use rota_protocol::view::HostState;
 use rota_protocol::{BootId, DeviceUuid, HostId, LeaseEpoch, Token};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// This many launch failures ..
@@ -25,10 +25,87 @@ pub struct Used {
     pub cpus_milli: u64,
     /// Memory, in MiB.
     pub mem_mib: u64,
-    /// Who holds which device.
-    pub devices: BTreeMap<DeviceUuid, Token>,
+    /// Devices of which something is held.
+    pub devices: BTreeMap<DeviceUuid, DeviceUse>,
     /// Attempts granted here of which no start was reported yet.
     pub launching: u32,
+    /// First ports of the blocks that gangs meet at on this host.
+    pub ports: BTreeSet<u16>,
+}
+
+/// What is held of one device: the whole of it by one attempt, or shares by attempts of one tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DeviceUse {
+    /// Whose attempts. Cards are never shared between tenants: what keeps their memory apart is only the driver.
+    pub tenant: String,
+    /// Who holds how much, in the order of their tokens.
+    pub holders: Vec<Holder>,
+}
+
+/// One attempt's part of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The attempt.
+    pub token: Token,
+    /// Of the device's cores, in thousandths.
+    pub milli: u32,
+    /// Of the device's memory, in MiB.
+    pub vram_mib: u64,
+}
+
+impl DeviceUse {
+    /// Thousandths of the device that are held.
+    #[must_use]
+    pub fn milli(&self) -> u32 {
+        self.holders.iter().map(|holder| holder.milli).sum()
+    }
+
+    /// Memory that is held, in MiB.
+    #[must_use]
+    pub fn vram_mib(&self) -> u64 {
+        self.holders.iter().fold(0, |sum, holder| sum.saturating_add(holder.vram_mib))
+    }
+
+    /// The attempt holds something of it.
+    #[must_use]
+    pub fn is_held_by(&self, token: Token) -> bool {
+        self.holders.iter().any(|holder| holder.token == token)
+    }
+}
+
+impl Used {
+    /// Adds what an attempt holds; `parts` are the devices with what is held of each.
+    pub(crate) fn add(
+        &mut self,
+        tenant: &str,
+        cpus_milli: u32,
+        mem_mib: u64,
+        parts: &[(DeviceUuid, Holder)],
+    ) {
+        self.cpus_milli += u64::from(cpus_milli);
+        self.mem_mib += mem_mib;
+        for (uuid, holder) in parts {
+            let held = self.devices.entry(uuid.clone()).or_default();
+            tenant.clone_into(&mut held.tenant);
+            let at = held.holders.partition_point(|other| other.token < holder.token);
+            held.holders.insert(at, *holder);
+        }
+    }
+
+    /// Takes away what an attempt holds. Devices that it does not hold (any more) stay as they are.
+    pub(crate) fn subtract(&mut self, token: Token, cpus_milli: u32, mem_mib: u64, devices: &[DeviceUuid]) {
+        self.cpus_milli = self.cpus_milli.saturating_sub(u64::from(cpus_milli));
+        self.mem_mib = self.mem_mib.saturating_sub(mem_mib);
+        for uuid in devices {
+            let Some(held) = self.devices.get_mut(uuid) else {
+                continue;
+            };
+            held.holders.retain(|holder| holder.token != token);
+            if held.holders.is_empty() {
+                self.devices.remove(uuid);
+            }
+        }
+    }
 }
 
 /// Why a host is left alone for a while.
@@ -84,6 +161,8 @@ pub struct Host {
     pub life: HostLife,
     /// Why it is drained, if it is. A drain outlives reboots.
     pub drain: Option<String>,
+    /// While drained: from this log time on running work is asked to end; none if it may finish.
+    pub evict_at_ms: Option<u64>,
     /// Launch failures and suspension.
     pub launches: LaunchRecord,
     /// What is granted.
@@ -110,6 +189,7 @@ impl Host {
             gone: Vec::new(),
             life: HostLife::Joining,
             drain: None,
+            evict_at_ms: None,
             launches: LaunchRecord::default(),
             used: Used::default(),
             gpu_ms: 0,
@@ -284,13 +364,10 @@ impl HostTable {
         let Some(host) = self.get_mut(attempt.host) else {
             return;
         };
-        let used = &mut host.used;
-        used.cpus_milli += u64::from(attempt.cpus_milli);
-        used.mem_mib += attempt.mem_mib;
-        used.launching += 1;
-        for uuid in &attempt.devices {
-            used.devices.insert(uuid.clone(), attempt.token);
-        }
+        let parts = attempt.holdings(host);
+        host.used.add(&attempt.tenant, attempt.cpus_milli, attempt.mem_mib, &parts);
+        host.used.ports.extend(attempt.port);
+        host.used.launching += 1;
     }
 
     /// Gives back what an attempt holds. Devices that it does not hold (any more) stay as they are.
@@ -298,15 +375,12 @@ impl HostTable {
         let Some(host) = self.map.get_mut(&attempt.host).map(Arc::make_mut) else {
             return;
         };
-        let used = &mut host.used;
-        used.cpus_milli = used.cpus_milli.saturating_sub(u64::from(attempt.cpus_milli));
-        used.mem_mib = used.mem_mib.saturating_sub(attempt.mem_mib);
+        host.used.subtract(attempt.token, attempt.cpus_milli, attempt.mem_mib, &attempt.devices);
+        if let Some(port) = &attempt.port {
+            host.used.ports.remove(port);
+        }
         for uuid in &attempt.devices {
-            if used.devices.get(uuid) != Some(&attempt.token) {
-                continue;
-            }
-            used.devices.remove(uuid);
-            let gone = host.gone.iter().any(|d| d.uuid == *uuid);
+            let gone = !host.used.devices.contains_key(uuid) && host.gone.iter().any(|d| d.uuid == *uuid);
             if gone && self.owner.get(uuid) == Some(&host.id) {
                 self.owner.remove(uuid);
             }

@@ -5,7 +5,10 @@ use crate::state::attempt::EndedAttempt;
 use crate::state::ordinals::Ordinals;
 use rota_protocol::ask::Ask;
 use rota_protocol::job::{Actor, JobSpec, JobState};
+use rota_protocol::plan::{PromiseBreak, Slot};
+use rota_protocol::queue::QueueId;
 use rota_protocol::view::TaskCounts;
+use rota_protocol::work::{GangSpec, Layout};
 use rota_protocol::{HostId, JobId, TaskId};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -22,6 +25,51 @@ pub const AVOIDED_HOSTS_MAX: usize = 64;
 pub const AVOID_MS_MIN: u64 = 30_000;
 /// Doublings of the back-off: at most 16 minutes.
 pub const AVOID_DOUBLINGS_MAX: u32 = 5;
+
+/// Evictions of one job within [`EVICTIONS_MS`], beyond which it is left alone.
+pub const EVICTIONS_MAX: usize = 8;
+/// The time over which evictions are counted, in ms.
+pub const EVICTIONS_MS: u64 = 3_600_000;
+/// First pause of a service whose process ends at once; each further one doubles it.
+pub const SERVICE_PAUSE_MS_MIN: u64 = 1_000;
+/// Longest pause of a service.
+pub const SERVICE_PAUSE_MS_MAX: u64 = 300_000;
+/// A service that ran this long ended by chance, not at once.
+pub const SERVICE_STEADY_MS: u64 = 60_000;
+
+/// A start that a waiting job was promised.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promise {
+    /// It starts no later than this log time.
+    pub at_ms: u64,
+    /// Since when it is promised.
+    pub made_ms: u64,
+    /// Where.
+    pub slots: Vec<Slot>,
+    /// With which of its asks.
+    pub choice: u8,
+    /// Attempts are being ended for it: the slots are its own as soon as they are free.
+    pub evicting: bool,
+    /// Why the promise before this one did not hold.
+    pub broken_by: Option<PromiseBreak>,
+}
+
+/// Jobs that ask the same of the same hosts on the same account: if one of them does not fit, none does.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ClassKey {
+    /// Whose account.
+    pub queue: QueueId,
+    /// Who pays: shares of a card are not lent across tenants.
+    pub tenant: String,
+    /// What each task asks.
+    pub ask: Ask,
+    /// What would do as well.
+    pub alternatives: Vec<Ask>,
+    /// Parts that must start together.
+    pub gang: Option<GangSpec>,
+    /// How tasks lie to one another.
+    pub layout: Layout,
+}
 
 /// A job's back-off from one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,11 +125,66 @@ pub struct Job {
     pub first_failure: Option<u8>,
     /// Card-milliseconds that its ended attempts held.
     pub gpu_ms: u64,
+    /// The queue that it counts for.
+    pub queue: QueueId,
+    /// Its priority now.
+    pub priority: u16,
+    /// It waits until it is released.
+    pub held: bool,
+    /// Tasks that wait for other jobs.
+    pub blocked: Ordinals,
+    /// Cancelled tasks that had started.
+    pub stopped: Ordinals,
+    /// The start that it was promised.
+    pub promise: Option<Promise>,
+    /// Log times of its newest evictions.
+    pub evictions: VecDeque<u64>,
+    /// How often it was evicted in all.
+    pub evicted: u32,
+    /// How often its tasks asked to be queued again.
+    pub requeues: u16,
+    /// Its gang is being ended as a whole.
+    pub gang_ending: bool,
+    /// Its gang is to end for good when its last part is gone.
+    pub gang_over: Option<GangOver>,
+    /// The terminal state to be reached instead of what its tasks say: it never ran, or why it failed first.
+    pub verdict: Option<JobState>,
+    /// It waits until this log time before it starts again.
+    pub pause_until_ms: u64,
+    /// Pauses one after the other.
+    pub pauses: u32,
+    /// How long its tasks are expected to run, in ms.
+    pub predicted_ms: Option<u64>,
+    /// Why it last stopped waiting for one thing and waits for the next: log time and cause, newest last.
+    pub waits: VecDeque<(u64, WaitCause)>,
+}
+
+/// How a gang ends for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GangOver {
+    /// A part failed.
+    Failed,
+    /// It was ended to make room, and is not to be queued again.
+    Preempted,
+}
+
+/// What keeps a job waiting, as far as the log knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WaitCause {
+    /// For its turn and for room.
+    Room,
+    /// For other jobs.
+    Dependency,
+    /// To be released.
+    Hold,
+    /// It runs.
+    Runs,
 }
 
 impl Job {
-    pub(crate) fn new(id: JobId, owner: &Actor, spec: JobSpec, now_ms: u64) -> Self {
-        let tasks = spec.array.map_or(1, |array| array.count());
+    pub(crate) fn new(id: JobId, owner: &Actor, queue: QueueId, spec: JobSpec, now_ms: u64) -> Self {
+        let tasks = spec.tasks();
+        let (priority, held) = (spec.priority, spec.hold);
         Self {
             id,
             tenant: owner.tenant.clone(),
@@ -104,19 +207,35 @@ impl Job {
             ended_forgotten: 0,
             first_failure: None,
             gpu_ms: 0,
+            queue,
+            priority,
+            held,
+            blocked: Ordinals::default(),
+            stopped: Ordinals::default(),
+            promise: None,
+            evictions: VecDeque::new(),
+            evicted: 0,
+            requeues: 0,
+            gang_ending: false,
+            gang_over: None,
+            verdict: None,
+            pause_until_ms: 0,
+            pauses: 0,
+            predicted_ms: None,
+            waits: VecDeque::new(),
         }
     }
 
     /// How many tasks it has.
     #[must_use]
     pub fn tasks(&self) -> u32 {
-        self.spec.array.map_or(1, |array| array.count())
+        self.spec.tasks()
     }
 
-    /// The task at a position.
+    /// The task at a position. A part of a gang has its rank as index.
     #[must_use]
     pub fn task(&self, ordinal: u32) -> TaskId {
-        TaskId { job: self.id, index: self.spec.array.map_or(0, |array| array.index(ordinal)) }
+        TaskId { job: self.id, index: self.spec.array.map_or(ordinal, |array| array.index(ordinal)) }
     }
 
     /// The position of an index, if it is one of the job's. A plain job has the index 0.
@@ -124,7 +243,48 @@ impl Job {
     pub fn ordinal(&self, index: u32) -> Option<u32> {
         match self.spec.array {
             Some(array) => array.ordinal(index),
-            None => (index == 0).then_some(0),
+            None => (index < self.tasks()).then_some(index),
+        }
+    }
+
+    /// The class that it waits in.
+    #[must_use]
+    pub fn class(&self) -> ClassKey {
+        ClassKey {
+            queue: self.queue,
+            tenant: self.tenant.clone(),
+            ask: self.spec.ask.clone(),
+            alternatives: self.spec.alternatives.clone(),
+            gang: self.spec.gang,
+            layout: self.spec.layout,
+        }
+    }
+
+    /// Its place in the order: highest priority first, then those that were evicted, then the order of submission.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        (Reverse(self.priority), Reverse(self.evicted > 0), self.id)
+    }
+
+    /// The earliest log time at which it may start.
+    #[must_use]
+    pub fn earliest_ms(&self) -> u64 {
+        self.spec.begin_ms.unwrap_or(0).max(self.pause_until_ms)
+    }
+
+    /// Evictions within the hour before `now_ms`.
+    #[must_use]
+    pub fn recent_evictions(&self, now_ms: u64) -> usize {
+        self.evictions.iter().filter(|at| at.saturating_add(EVICTIONS_MS) > now_ms).count()
+    }
+
+    /// Fewest and most tasks that a `Start` may hold for it now.
+    #[must_use]
+    pub fn start_range(&self) -> (u32, u32) {
+        let most = self.pending.len().min(self.parallel_room());
+        match self.spec.gang {
+            Some(gang) if self.live == 0 => (gang.min.saturating_sub(self.succeeded.len()).max(1), most),
+            _ => (1, most),
         }
     }
 
@@ -140,7 +300,11 @@ impl Job {
     /// Something of it may be placed, as far as the job itself is concerned.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        !self.pending.is_empty() && !self.cancel_asked && self.parallel_room() > 0
+        !self.pending.is_empty()
+            && !self.cancel_asked
+            && !self.held
+            && !self.gang_ending
+            && self.parallel_room() > 0
     }
 
     /// Hosts it keeps away from at `now_ms`.
@@ -155,7 +319,7 @@ impl Job {
     #[must_use]
     pub fn counts(&self) -> TaskCounts {
         TaskCounts {
-            pending: self.pending.len(),
+            pending: self.pending.len() + self.blocked.len(),
             live: self.live,
             succeeded: self.succeeded.len(),
             failed: self.failed.len(),
@@ -169,14 +333,28 @@ impl Job {
     /// others are left: it fails if one failed, succeeds if one succeeded, and is cancelled if all were.
     #[must_use]
     pub fn state_of_tasks(&self) -> JobState {
-        match (self.cancel_asked, self.live, self.pending.len()) {
+        match (self.cancel_asked, self.live, self.pending.len() + self.blocked.len()) {
             (true, 0, _) => JobState::Cancelled,
             (true, _, _) => JobState::Ending,
-            (false, 0, 0) if !self.failed.is_empty() => JobState::Failed,
+            (false, 0, 0) if !self.failed.is_empty() => self.verdict.unwrap_or(JobState::Failed),
             (false, 0, 0) if !self.succeeded.is_empty() => JobState::Succeeded,
-            (false, 0, 0) => JobState::Cancelled,
+            (false, 0, 0) => self.verdict.unwrap_or(JobState::Cancelled),
             (false, 0, _) => JobState::Pending,
             (false, _, _) => JobState::Running,
+        }
+    }
+
+    /// What it waits for, as far as its own row says.
+    #[must_use]
+    pub fn wait_cause(&self) -> WaitCause {
+        if self.live > 0 {
+            WaitCause::Runs
+        } else if self.held {
+            WaitCause::Hold
+        } else if self.pending.is_empty() && !self.blocked.is_empty() {
+            WaitCause::Dependency
+        } else {
+            WaitCause::Room
         }
     }
 
@@ -211,8 +389,11 @@ impl Job {
     }
 }
 
-/// Place in the order: highest priority first, then the order of submission.
-pub(crate) type Place = (Reverse<u16>, JobId);
+/// Place in the order: highest priority first, then those that were evicted, then the order of submission.
+pub type Place = (Reverse<u16>, Reverse<bool>, JobId);
+
+/// Changes of cause kept for one job, the newest.
+const WAITS_KEPT_MAX: usize = 32;
 
 /// All jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -220,14 +401,27 @@ pub(crate) struct JobTable {
     map: BTreeMap<JobId, Arc<Job>>,
     /// Terminal jobs in the order in which they became so.
     terminal: VecDeque<JobId>,
-    /// Jobs that are ready, by what they ask: equal asks are one class for the planner.
+    /// Jobs that are ready, by class.
     #[serde(skip)]
-    ready: BTreeMap<Ask, BTreeSet<Place>>,
+    ready: BTreeMap<ClassKey, BTreeSet<Place>>,
+    /// Open jobs by the jobs that they wait for.
+    #[serde(skip)]
+    children: BTreeMap<JobId, BTreeSet<JobId>>,
+    /// Jobs that were promised a start.
+    #[serde(skip)]
+    promised: BTreeSet<JobId>,
+    /// Waiting jobs with a deadline, by it.
+    #[serde(skip)]
+    deadlines: BTreeSet<(u64, JobId)>,
 }
 
 impl JobTable {
     pub(crate) fn get(&self, id: JobId) -> Option<&Job> {
         self.map.get(&id).map(|j| &**j)
+    }
+
+    pub(crate) fn shared(&self, id: JobId) -> Option<&Arc<Job>> {
+        self.map.get(&id)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Job> {
@@ -244,19 +438,33 @@ impl JobTable {
     }
 
     /// Ready jobs by class.
-    pub(crate) fn ready(&self) -> &BTreeMap<Ask, BTreeSet<Place>> {
+    pub(crate) fn ready(&self) -> &BTreeMap<ClassKey, BTreeSet<Place>> {
         &self.ready
     }
 
-    pub(crate) fn insert(&mut self, job: Job) {
+    /// Open jobs that wait for `parent`.
+    pub(crate) fn children_of(&self, parent: JobId) -> Vec<JobId> {
+        self.children.get(&parent).into_iter().flatten().copied().collect()
+    }
+
+    /// Jobs that were promised a start, by number.
+    pub(crate) fn promised(&self) -> impl Iterator<Item = JobId> + '_ {
+        self.promised.iter().copied()
+    }
+
+    /// Waiting jobs whose deadline lies at or before `now_ms`.
+    pub(crate) fn lapsed(&self, now_ms: u64) -> impl Iterator<Item = JobId> + '_ {
+        self.deadlines.range(..=(now_ms, JobId(u64::MAX))).map(|(_, job)| *job)
+    }
+
+    pub(crate) fn insert(&mut self, mut job: Job, now_ms: u64) {
+        note_cause(&mut job, now_ms);
         let job = Arc::new(job);
-        if job.is_ready() {
-            enter(&mut self.ready, &job);
-        }
+        self.enter(&job);
         self.map.insert(job.id, job);
     }
 
-    /// Changes a job, then brings its state and the index in line. Returns what `change` returned and whether the
+    /// Changes a job, then brings its state and the indexes in line. Returns what `change` returned and whether the
     /// job became terminal by it.
     pub(crate) fn update<R>(
         &mut self,
@@ -265,7 +473,7 @@ impl JobTable {
         change: impl FnOnce(&mut Job) -> R,
     ) -> Option<(R, bool)> {
         let shared = self.map.get_mut(&id)?;
-        let was_ready = shared.is_ready();
+        let before = Standing::of(shared);
         let job = Arc::make_mut(shared);
         let result = change(job);
         let was_terminal = job.state.is_terminal();
@@ -274,15 +482,13 @@ impl JobTable {
         }
         let ended = !was_terminal && job.state.is_terminal();
         if ended {
-            job.ended_ms = Some(now_ms);
-            job.retries_used = BTreeMap::new();
-            job.host_faults = BTreeMap::new();
-            job.avoid = BTreeMap::new();
+            close(job, now_ms);
         }
-        match (was_ready, job.is_ready()) {
-            (false, true) => enter(&mut self.ready, job),
-            (true, false) => leave(&mut self.ready, job),
-            _ => {}
+        note_cause(job, now_ms);
+        if before != Standing::of(job) {
+            let job = Arc::clone(shared);
+            self.leave(id, &before, &job);
+            self.enter(&job);
         }
         if ended {
             self.terminal.push_back(id);
@@ -295,11 +501,14 @@ impl JobTable {
         Some((result, ended))
     }
 
-    /// Rebuilds the index from the rows, after a snapshot was read.
+    /// Rebuilds the indexes from the rows, after a snapshot was read.
     pub(crate) fn rebuild(&mut self) {
         self.ready = BTreeMap::new();
-        for job in self.map.values().filter(|j| j.is_ready()) {
-            enter(&mut self.ready, job);
+        self.children = BTreeMap::new();
+        self.promised = BTreeSet::new();
+        self.deadlines = BTreeSet::new();
+        for job in self.map.values().cloned().collect::<Vec<_>>() {
+            self.enter(&job);
         }
     }
 
@@ -309,28 +518,94 @@ impl JobTable {
         let real = self.iter().filter(|j| j.state.is_terminal()).map(|j| j.id);
         listed.len() == self.terminal.len() && listed.iter().copied().eq(real)
     }
-}
 
-fn place(job: &Job) -> Place {
-    (Reverse(job.spec.priority), job.id)
-}
-
-fn enter(ready: &mut BTreeMap<Ask, BTreeSet<Place>>, job: &Job) {
-    match ready.get_mut(&job.spec.ask) {
-        Some(class) => {
-            class.insert(place(job));
+    fn enter(&mut self, job: &Job) {
+        let standing = Standing::of(job);
+        if let Some(place) = standing.ready {
+            self.ready.entry(job.class()).or_default().insert(place);
         }
-        None => {
-            ready.insert(job.spec.ask.clone(), BTreeSet::from([place(job)]));
+        if standing.waits_for_jobs {
+            for parent in &job.spec.after {
+                self.children.entry(parent.job).or_default().insert(job.id);
+            }
+        }
+        if standing.promised {
+            self.promised.insert(job.id);
+        }
+        if let Some(at_ms) = standing.deadline_ms {
+            self.deadlines.insert((at_ms, job.id));
+        }
+    }
+
+    fn leave(&mut self, id: JobId, standing: &Standing, job: &Job) {
+        if let Some(place) = standing.ready {
+            let key = job.class();
+            if let Some(class) = self.ready.get_mut(&key) {
+                class.remove(&place);
+                if class.is_empty() {
+                    self.ready.remove(&key);
+                }
+            }
+        }
+        if standing.waits_for_jobs {
+            for parent in &job.spec.after {
+                if let Some(children) = self.children.get_mut(&parent.job) {
+                    children.remove(&id);
+                    if children.is_empty() {
+                        self.children.remove(&parent.job);
+                    }
+                }
+            }
+        }
+        if standing.promised {
+            self.promised.remove(&id);
+        }
+        if let Some(at_ms) = standing.deadline_ms {
+            self.deadlines.remove(&(at_ms, id));
         }
     }
 }
 
-fn leave(ready: &mut BTreeMap<Ask, BTreeSet<Place>>, job: &Job) {
-    if let Some(class) = ready.get_mut(&job.spec.ask) {
-        class.remove(&place(job));
-        if class.is_empty() {
-            ready.remove(&job.spec.ask);
+/// What the indexes know of a job. Class and parents follow from the spec, which never changes.
+#[derive(PartialEq, Eq)]
+struct Standing {
+    ready: Option<Place>,
+    waits_for_jobs: bool,
+    promised: bool,
+    deadline_ms: Option<u64>,
+}
+
+impl Standing {
+    fn of(job: &Job) -> Self {
+        Self {
+            ready: job.is_ready().then(|| job.place()),
+            waits_for_jobs: !job.blocked.is_empty(),
+            promised: job.promise.is_some(),
+            deadline_ms: job
+                .spec
+                .deadline_ms
+                .filter(|_| job.started_ms.is_none() && !job.state.is_terminal()),
         }
     }
+}
+
+/// What a job that is over needs no more.
+fn close(job: &mut Job, now_ms: u64) {
+    job.ended_ms = Some(now_ms);
+    job.retries_used = BTreeMap::new();
+    job.host_faults = BTreeMap::new();
+    job.avoid = BTreeMap::new();
+    job.evictions = VecDeque::new();
+    job.promise = None;
+}
+
+fn note_cause(job: &mut Job, now_ms: u64) {
+    let cause = job.wait_cause();
+    if job.state.is_terminal() || job.waits.back().is_some_and(|(_, last)| *last == cause) {
+        return;
+    }
+    if job.waits.len() >= WAITS_KEPT_MAX {
+        job.waits.pop_front();
+    }
+    job.waits.push_back((now_ms, cause));
 }

@@ -4,19 +4,26 @@
 
 pub mod attempt;
 pub(crate) mod dedup;
+pub mod demand;
 pub mod host;
 pub mod job;
 pub mod meta;
 pub mod ordinals;
+pub mod queue;
+pub(crate) mod reservation;
 pub(crate) mod token;
 
 use attempt::{Attempt, AttemptTable};
 use dedup::DedupTable;
+use demand::DemandTable;
 use host::{Host, HostTable};
 use job::{Job, JobTable};
 use meta::{ClusterMeta, Meta, Usage};
+use queue::QueueTable;
+use reservation::ReservationTable;
 use rota_protocol::command::SecretHash;
 use rota_protocol::job::Actor;
+use rota_protocol::reservation::ReservationSpec;
 use rota_protocol::{HostId, JobId, TaskId, Token};
 use token::TokenTable;
 
@@ -29,6 +36,9 @@ pub struct State {
     pub(crate) attempts: AttemptTable,
     pub(crate) dedup: DedupTable,
     pub(crate) tokens: TokenTable,
+    pub(crate) queues: QueueTable,
+    pub(crate) reservations: ReservationTable,
+    pub(crate) demand: DemandTable,
     pub(crate) faults: Faults,
 }
 
@@ -150,6 +160,23 @@ impl State {
         self.tokens.user(hash, now_ms)
     }
 
+    /// All queues.
+    #[must_use]
+    pub fn queues(&self) -> &QueueTable {
+        &self.queues
+    }
+
+    /// Advance reservations by name.
+    pub fn reservations(&self) -> impl Iterator<Item = &ReservationSpec> {
+        self.reservations.iter()
+    }
+
+    /// What the cluster is asked for.
+    #[must_use]
+    pub fn demand(&self) -> &DemandTable {
+        &self.demand
+    }
+
     /// Some job could be placed as far as the job itself is concerned.
     #[must_use]
     pub fn has_pending(&self) -> bool {
@@ -166,5 +193,6 @@ impl State {
         self.hosts.rebuild();
         self.jobs.rebuild();
         self.attempts.rebuild();
+        self.queues.rebuild();
     }
 }

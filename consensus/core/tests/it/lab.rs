@@ -6,12 +6,12 @@
 
 use rota_core::placement::{PlanConfig, View, plan};
 use rota_core::{Applied, State, invariant, snapshot};
-use rota_protocol::ask::Ask;
 use rota_protocol::command::{Command, Entry, LOG_FORMAT, Outcome, Proposal, TokenUse};
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, HostFacts, HostRegistration};
 use rota_protocol::job::{Actor, ArraySpec, AttemptEnd, JobSpec, Role};
 use rota_protocol::plan::Plan;
 use rota_protocol::report::{AttemptFact, AttemptReport};
+use rota_protocol::work::{Dependency, GangSpec, Layout, Relation};
 use rota_protocol::{BootId, ClusterId, DeviceUuid, HostId, JobId, RequestId, TaskId, Token};
 use std::collections::BTreeMap;
 
@@ -267,6 +267,8 @@ fn gpu(host: &str, index: u32, model: &str, vram_mib: u64) -> DeviceFacts {
         bus: Some(format!("0000:{index:02x}:00.0")),
         index: Some(index),
         numa: Some(index / 4),
+        compute_cap: None,
+        island: Some(index / 4),
         health: DeviceHealth::Healthy,
     }
 }
@@ -275,15 +277,8 @@ pub(crate) fn job_spec(line: &str) -> JobSpec {
     let mut spec = JobSpec {
         name: "job".into(),
         argv: vec![b"true".to_vec()],
-        env: Vec::new(),
         workdir: b"/tmp".to_vec(),
-        ask: Ask::default(),
-        array: None,
-        priority: 50,
-        time_limit_ms: None,
-        grace_ms: None,
-        retries: 0,
-        uid_gid: None,
+        ..JobSpec::default()
     };
     for (key, value) in line.split_whitespace().map(pair) {
         match key {
@@ -296,6 +291,20 @@ pub(crate) fn job_spec(line: &str) -> JobSpec {
             "array" => spec.array = Some(array(value)),
             "prio" => spec.priority = number(value) as u16,
             "retries" => spec.retries = number(value) as u16,
+            "prefer" => spec.ask.gpu_models_preferred = value.split('|').map(str::to_owned).collect(),
+            "or" => spec.alternatives.push(job_spec(&value.replace([';', ':'], " ").replace('~', "=")).ask),
+            "gang" => spec.gang = Some(gang(value)),
+            "layout" => spec.layout = layout(value),
+            "after" => spec.after = value.split(',').map(dependency).collect(),
+            "queue" => spec.queue = value.into(),
+            "limit" => spec.time_limit_ms = Some(number(value) * 1_000),
+            "begin" => spec.begin_ms = Some(number(value)),
+            "deadline" => spec.deadline_ms = Some(number(value)),
+            "hold" => spec.hold = value == "yes",
+            "service" => spec.service = value == "yes",
+            "preemptible" => spec.preemptible = value == "yes",
+            "requeue" => spec.requeue = value == "yes",
+            "requeue_status" => spec.requeue_status = Some(number(value) as u8),
             "fpga" | "mig" | "npu" => {
                 spec.ask.devices.insert(key.into(), number(value) as u32);
             }
@@ -305,6 +314,37 @@ pub(crate) fn job_spec(line: &str) -> JobSpec {
         }
     }
     spec
+}
+
+/// `4` or `2..4`.
+fn gang(text: &str) -> GangSpec {
+    let (min, max) = text.split_once("..").unwrap_or((text, text));
+    GangSpec { min: number(min) as u32, max: number(max) as u32 }
+}
+
+fn layout(text: &str) -> Layout {
+    match text {
+        "any" => Layout::Any,
+        "pack" => Layout::Pack,
+        "spread" => Layout::Spread,
+        "same-host" => Layout::SameHost,
+        "same-rack" => Layout::SameRack,
+        "same-island" => Layout::SameIsland,
+        other => panic!("no layout: {other}"),
+    }
+}
+
+/// `ok:3`, `not-ok:3`, `any:3`, `each-ok:3`.
+fn dependency(text: &str) -> Dependency {
+    let (how, job) = text.split_once(':').unwrap_or(("ok", text));
+    let each = how.starts_with("each-");
+    let relation = match how.trim_start_matches("each-") {
+        "ok" => Relation::Ok,
+        "not-ok" => Relation::NotOk,
+        "any" => Relation::Any,
+        other => panic!("no relation: {other}"),
+    };
+    Dependency { job: JobId(number(job)), relation, each }
 }
 
 /// `0-9:2%3`.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// Which host each placed job got, in the order of the plan.
 fn placed(lab: &Lab) -> Vec<(u64, String)> {
     let named = |one: &Move| {
-        let Move::Place { task, host, .. } = one;
+        let Move::Place { task, host, .. } = one else { panic!("{one:?}") };
         (task.job.0, lab.state.host(*host).expect("host").name.clone())
     };
     lab.plan().moves.iter().map(named).collect()

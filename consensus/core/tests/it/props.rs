@@ -231,6 +231,11 @@ fn the_dice_reach_everything() {
                 JobState::Succeeded => "succeeded",
                 JobState::Failed => "failed",
                 JobState::Cancelled => "cancelled",
+                JobState::TimedOut => "timed out",
+                JobState::Preempted => "preempted",
+                JobState::DependencyFailed => "dependency failed",
+                JobState::DeadlineMissed => "deadline missed",
+                JobState::HostLost => "host lost",
             };
             *seen.entry(state).or_default() += 1;
             for attempt in &job.ended {

@@ -29,7 +29,7 @@ fn request_ids_deduplicate_for_a_day() {
     assert_eq!(lab.ask(user("t"), RequestId(1), submit("gpus=1")), first);
     assert_eq!(lab.state.jobs().count(), 1);
     // A refusal is remembered too, even if the request would be accepted now.
-    let bad = lab.ask(user("t"), RequestId(2), submit("gpu_milli=500"));
+    let bad = lab.ask(user("t"), RequestId(2), submit("gpu_milli=1500"));
     assert_eq!(lab.ask(user("t"), RequestId(2), submit("gpus=1")), bad);
     // Someone else with the same id learns nothing.
     let stranger = refused(lab.ask(user("other"), RequestId(1), submit("gpus=1")));
@@ -261,7 +261,7 @@ fn an_old_index_and_a_new_format_change_nothing() {
 #[test]
 fn specs_are_refused_by_field() {
     for (line, field, word) in [
-        ("gpu_milli=500", "ask.gpus", "500"),
+        ("gpu_milli=1500", "ask.gpus", "1.5"),
         ("gpus=129", "ask.gpus", "129"),
         ("vram=20GiB", "ask.vram", "20480"),
         ("model=H100", "ask.model", "H100"),
@@ -301,7 +301,7 @@ fn host_faults_are_bounded() {
         lab.end(token, AttemptEnd::Fenced);
     }
     assert_eq!(tries, 20);
-    assert_eq!(lab.state_of(job), "failed");
+    assert_eq!(lab.state_of(job), "host lost");
     assert_eq!(view::job(&lab.state, job).and_then(|v| v.exit_status), Some(125));
 }
 

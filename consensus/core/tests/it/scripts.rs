@@ -278,7 +278,12 @@ impl Script {
     fn devices(&self) -> String {
         let mut out = String::new();
         for row in view::devices(&self.lab.state) {
-            let held = row.held_by.map_or_else(|| "free".into(), |(task, _)| format!("held by {task}"));
+            let hold = |hold: &rota_protocol::view::DeviceHold| match hold.milli {
+                1_000 => format!("held by {}", hold.task),
+                milli => format!("{milli} held by {}", hold.task),
+            };
+            let held: Vec<String> = row.held_by.iter().map(hold).collect();
+            let held = if held.is_empty() { "free".into() } else { held.join(", ") };
             let health = row.facts.health.reason().unwrap_or("healthy");
             let index = row.facts.index.map_or_else(String::new, |i| i.to_string());
             writeln!(out, "{} [{index}] {held}, {health}", row.facts.uuid).expect("string");

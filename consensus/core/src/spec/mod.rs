@@ -1,19 +1,15 @@
 //! Is a job's spec acceptable at all? The same check at the edge and in `apply`. It looks at the spec alone, never
 //! at the cluster (`explain::feasible` does), and normalises nothing: the edge stored what it showed.
 
-use crate::fit::DEVICE_KINDS;
+mod ask;
+mod shape;
+
 use rota_protocol::PublicError;
-use rota_protocol::ask::Ask;
 use rota_protocol::job::{ArraySpec, JobSpec};
 use rota_protocol::limits::{
-    ARG_BYTES_MAX, ARGS_MAX, ARRAY_TASKS_MAX, GPUS_PER_TASK_MAX, GRACE_MS_MAX, HOST_DEVICES_MAX,
-    NAME_BYTES_MAX, PRIORITY_MAX, RETRIES_MAX, SPEC_BYTES_MAX, TIME_LIMIT_MS_MAX,
+    ARG_BYTES_MAX, ARGS_MAX, ARRAY_TASKS_MAX, GRACE_MS_MAX, NAME_BYTES_MAX, PRIORITY_MAX, RETRIES_MAX,
+    SPEC_BYTES_MAX, TIME_LIMIT_MS_MAX,
 };
-
-/// Most entries of a list or map inside an ask: models, labels, device kinds.
-const ASK_ENTRIES_MAX: usize = 64;
-/// Largest memory ask, in MiB (1 PiB): more is a typing error, and sums stay far from overflow.
-const MEM_MIB_MAX: u64 = 1 << 30;
 
 /// Checks a spec.
 ///
@@ -22,7 +18,11 @@ const MEM_MIB_MAX: u64 = 1 << 30;
 pub fn validate(spec: &JobSpec) -> Result<(), PublicError> {
     check_name("name", &spec.name)?;
     check_command(spec)?;
-    check_ask(&spec.ask)?;
+    ask::check(&spec.ask)?;
+    for alternative in &spec.alternatives {
+        ask::check(alternative)?;
+    }
+    shape::check(spec)?;
     if let Some(array) = spec.array {
         check_array(array)?;
     }
@@ -103,83 +103,6 @@ fn check_bytes(field: &str, bytes: &[u8]) -> Result<(), PublicError> {
     }
     if bytes.contains(&0) {
         return Err(PublicError::invalid(field, "contains a zero byte", "plain text"));
-    }
-    Ok(())
-}
-
-fn check_ask(ask: &Ask) -> Result<(), PublicError> {
-    if !ask.gpu_milli.is_multiple_of(1_000) {
-        let message = format!("{} thousandths is not a whole number of GPUs", ask.gpu_milli);
-        return Err(PublicError::invalid("ask.gpus", message, "1"));
-    }
-    if ask.gpus() > GPUS_PER_TASK_MAX {
-        let message = format!("{} GPUs are above {GPUS_PER_TASK_MAX} for one task", ask.gpus());
-        return Err(PublicError::invalid("ask.gpus", message, "8"));
-    }
-    if ask.gpus() == 0 && ask.vram_mib > 0 {
-        let message = format!("{} MiB of GPU memory but no GPU is asked", ask.vram_mib);
-        return Err(PublicError::invalid("ask.vram", message, "gpus=1 vram=20GiB"));
-    }
-    if ask.gpus() == 0 && !ask.gpu_models.is_empty() {
-        let message = format!("model {} but no GPU is asked", ask.gpu_models.join("|"));
-        return Err(PublicError::invalid("ask.model", message, "gpus=1 model=H100"));
-    }
-    for (field, amount) in [("ask.vram", ask.vram_mib), ("ask.mem", ask.mem_mib)] {
-        if amount > MEM_MIB_MAX {
-            let message = format!("{amount} MiB is above {MEM_MIB_MAX}");
-            return Err(PublicError::invalid(field, message, "16GiB"));
-        }
-    }
-    check_lists(ask)
-}
-
-fn check_lists(ask: &Ask) -> Result<(), PublicError> {
-    let lists = [
-        ("ask.model", ask.gpu_models.len()),
-        ("ask.devices", ask.devices.len()),
-        ("ask.labels", ask.labels.len()),
-    ];
-    for (field, n) in lists {
-        if n > ASK_ENTRIES_MAX {
-            return Err(PublicError::invalid(
-                field,
-                format!("{n} entries are above {ASK_ENTRIES_MAX}"),
-                "1 entry",
-            ));
-        }
-    }
-    for model in &ask.gpu_models {
-        check_name("ask.model", model)?;
-        if model.trim().is_empty() {
-            return Err(PublicError::invalid("ask.model", "is empty", "H100"));
-        }
-    }
-    for (key, value) in &ask.labels {
-        check_name("ask.labels", key)?;
-        check_name("ask.labels", value)?;
-        if key.is_empty() {
-            return Err(PublicError::invalid("ask.labels", "a label without a name", "rack=a1"));
-        }
-    }
-    for (kind, count) in &ask.devices {
-        check_kind(kind, *count)?;
-    }
-    Ok(())
-}
-
-fn check_kind(kind: &str, count: u32) -> Result<(), PublicError> {
-    let known = || DEVICE_KINDS.map(|(name, _)| name).join(", ");
-    if matches!(kind, "gpu" | "gpus") {
-        return Err(PublicError::invalid("ask.devices", "GPUs have a field of their own", "gpus=1"));
-    }
-    if !DEVICE_KINDS.iter().any(|(name, _)| *name == kind) {
-        let shown: String = kind.chars().filter(|c| !c.is_control()).take(32).collect();
-        let message = format!("unknown kind '{shown}', known are: {}", known());
-        return Err(PublicError::invalid("ask.devices", message, "fpga=1"));
-    }
-    if count == 0 || count as usize > HOST_DEVICES_MAX {
-        let message = format!("{count} {kind} is not between 1 and {HOST_DEVICES_MAX}");
-        return Err(PublicError::invalid("ask.devices", message, "fpga=1"));
     }
     Ok(())
 }

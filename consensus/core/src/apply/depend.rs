@@ -1,0 +1,186 @@
+//! Dependencies: what a parent's end does to the jobs that wait for it. The table of relations and ends is
+//! `of_job`; for element-wise dependencies it is `of_task`.
+
+use super::{Event, Step, change_job};
+use crate::state::State;
+use crate::state::job::Job;
+use rota_protocol::JobId;
+use rota_protocol::job::JobState;
+use rota_protocol::work::{Dependency, Relation};
+
+/// Where a dependency stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// The child may start as far as this parent is concerned.
+    Met,
+    /// The parent is not over.
+    Open,
+    /// The parent ended otherwise than asked: the child can never start.
+    Never,
+}
+
+/// A parent is over, or its task of this index is: whoever waits for it goes on or ends, and so do those that wait
+/// for them in turn. Each job in a chain is visited once for each change above it.
+pub(super) fn parent_changed(state: &mut State, step: &mut Step, parent: JobId, index: Option<u32>) {
+    let mut work = vec![(parent, index)];
+    while let Some((parent, index)) = work.pop() {
+        // A job's own end says more than that of its task.
+        let index = index.filter(|_| state.job(parent).is_some_and(|job| !job.state.is_terminal()));
+        for child in state.jobs.children_of(parent) {
+            if let Some(index) = settle(state, step, child, parent, index) {
+                work.push((child, index));
+            }
+        }
+    }
+}
+
+/// Brings a new job's waiting tasks in line with its parents as they are.
+pub(super) fn first_look(state: &mut State, step: &mut Step, child: JobId) {
+    settle(state, step, child, JobId(0), None);
+}
+
+/// Re-reads a child's dependencies; gives what to tell its own children: that it is over, or an index of it is.
+fn settle(
+    state: &mut State,
+    step: &mut Step,
+    child: JobId,
+    parent: JobId,
+    index: Option<u32>,
+) -> Option<Option<u32>> {
+    let job = state.job(child)?;
+    let whole = job.spec.after.iter().filter(|dep| !dep.each).map(|dep| of_job(state, dep));
+    let whole = whole.fold(Standing::Met, worse);
+    let by_element = job.spec.after.iter().any(|dep| dep.each);
+    // A task's end alone matters only to those that wait element by element.
+    let element_of_parent = job.spec.after.iter().any(|dep| dep.each && dep.job == parent);
+    if index.is_some() && !element_of_parent {
+        return None;
+    }
+    match (whole, by_element) {
+        (Standing::Open, _) => None,
+        (Standing::Never, _) => {
+            never(state, step, child);
+            Some(None)
+        }
+        (Standing::Met, false) => {
+            state.jobs.update(child, step.now_ms, |job| job.blocked.drain_into(&mut job.pending));
+            step.note(Event::JobChanged(child));
+            step.plan_needed = true;
+            None
+        }
+        (Standing::Met, true) => by_elements(state, step, child, index),
+    }
+}
+
+/// Element by element: all that are blocked, or the one of `index`.
+fn by_elements(state: &mut State, step: &mut Step, child: JobId, index: Option<u32>) -> Option<Option<u32>> {
+    let job = state.job(child)?;
+    let ordinals: Vec<u32> = match index {
+        Some(index) => job.ordinal(index).filter(|o| job.blocked.contains(*o)).into_iter().collect(),
+        None => job.blocked.ranges().flat_map(|(start, end)| start..end).collect(),
+    };
+    let mut open = Vec::new();
+    let mut lost = Vec::new();
+    for ordinal in ordinals {
+        let index = job.task(ordinal).index;
+        let each = job.spec.after.iter().filter(|dep| dep.each);
+        match each.map(|dep| of_task(state, dep, index)).fold(Standing::Met, worse) {
+            Standing::Met => open.push(ordinal),
+            Standing::Never => lost.push(ordinal),
+            Standing::Open => {}
+        }
+    }
+    if open.is_empty() && lost.is_empty() {
+        return None;
+    }
+    let failed = !lost.is_empty();
+    let (_, ended) = change_job(state, child, step.now_ms, |job| {
+        for ordinal in open {
+            job.blocked.remove(ordinal);
+            job.pending.insert(ordinal);
+        }
+        for ordinal in &lost {
+            job.blocked.remove(*ordinal);
+            job.cancelled.insert(*ordinal);
+            job.verdict.get_or_insert(JobState::DependencyFailed);
+        }
+    })?;
+    step.note(Event::JobChanged(child));
+    step.plan_needed = true;
+    match (ended, failed) {
+        (true, _) => Some(None),
+        // Only its own children that wait element by element can be concerned.
+        (false, true) => Some(index),
+        (false, false) => None,
+    }
+}
+
+fn never(state: &mut State, step: &mut Step, child: JobId) {
+    change_job(state, child, step.now_ms, |job| {
+        job.verdict.get_or_insert(JobState::DependencyFailed);
+        job.blocked.drain_into(&mut job.cancelled);
+        job.pending.drain_into(&mut job.cancelled);
+    });
+    step.note(Event::JobChanged(child));
+    step.plan_needed = true;
+}
+
+/// The table for a whole job. A requeue and a retry are no ends: the job is not terminal.
+///
+/// | parent | ok | not-ok | any |
+/// |---|---|---|---|
+/// | succeeded | met | never | met |
+/// | failed, time limit, host lost for good, preempted for good | never | met | met |
+/// | cancelled while it ran | never | met | met |
+/// | cancelled before it started, dependency failed, deadline missed | never | never | met |
+pub(crate) fn of_job(state: &State, dep: &Dependency) -> Standing {
+    // A parent that is known no more ended long ago, and its children were settled then.
+    let Some(parent) = state.job(dep.job) else {
+        return Standing::Never;
+    };
+    if !parent.state.is_terminal() {
+        return Standing::Open;
+    }
+    of_end(dep.relation, parent.state == JobState::Succeeded, failed_after_start(parent))
+}
+
+fn failed_after_start(parent: &Job) -> bool {
+    match parent.state {
+        JobState::Failed | JobState::TimedOut | JobState::HostLost | JobState::Preempted => true,
+        JobState::Cancelled => parent.started_ms.is_some(),
+        _ => false,
+    }
+}
+
+/// The same for the parent's task of one index.
+fn of_task(state: &State, dep: &Dependency, index: u32) -> Standing {
+    let Some(parent) = state.job(dep.job) else {
+        return Standing::Never;
+    };
+    let Some(ordinal) = parent.ordinal(index) else {
+        return Standing::Never;
+    };
+    let succeeded = parent.succeeded.contains(ordinal);
+    let failed = parent.failed.contains(ordinal);
+    if !succeeded && !failed && !parent.cancelled.contains(ordinal) {
+        return Standing::Open;
+    }
+    of_end(dep.relation, succeeded, failed || parent.stopped.contains(ordinal))
+}
+
+fn of_end(relation: Relation, succeeded: bool, failed_after_start: bool) -> Standing {
+    let met = match relation {
+        Relation::Any => true,
+        Relation::Ok => succeeded,
+        Relation::NotOk => failed_after_start,
+    };
+    if met { Standing::Met } else { Standing::Never }
+}
+
+fn worse(a: Standing, b: Standing) -> Standing {
+    match (a, b) {
+        (Standing::Never, _) | (_, Standing::Never) => Standing::Never,
+        (Standing::Open, _) | (_, Standing::Open) => Standing::Open,
+        _ => Standing::Met,
+    }
+}

@@ -1,0 +1,106 @@
+//! SetQueue, RemoveQueue: the tree of queues and its rules. A queue's parent must exist; children never promise more
+//! than their parent has.
+
+use super::{Answer, Step};
+use crate::spec::check_name;
+use crate::state::State;
+use rota_protocol::command::Outcome;
+use rota_protocol::limits::{NAME_BYTES_MAX, QUEUES_MAX, TIME_LIMIT_MS_MAX};
+use rota_protocol::queue::{Amounts, QueueSpec, is_queue_name, parent_of};
+use rota_protocol::{ErrorCode, PublicError};
+
+/// Highest weight: enough to tell any two queues apart.
+const WEIGHT_MAX: u32 = 1_000_000;
+/// Most tenants that one queue lists.
+const TENANTS_MAX: usize = 1_024;
+
+pub(super) fn apply(state: &mut State, step: &mut Step, spec: &QueueSpec) -> Answer {
+    check(spec)?;
+    if let Some(parent) = parent_of(&spec.name)
+        && state.queues.named(parent).is_none()
+    {
+        let message = format!("'{}' lies in no queue: there is no '{parent}'", spec.name);
+        return Err(PublicError::invalid("queue.name", message, "a queue below one that exists"));
+    }
+    check_family(state, spec)?;
+    if state.queues.named(&spec.name).is_none() && state.queues.len() >= QUEUES_MAX {
+        return Err(PublicError::new(ErrorCode::TooLarge, format!("{QUEUES_MAX} queues are the most")));
+    }
+    state.queues.set(spec.clone());
+    step.plan_needed = true;
+    Ok(Outcome::Done)
+}
+
+pub(super) fn remove(state: &mut State, step: &mut Step, name: &str) -> Answer {
+    let Some(queue) = state.queues.named(name) else {
+        return Err(PublicError::new(ErrorCode::NotFound, format!("no queue '{name}'")));
+    };
+    let id = queue.id;
+    if queue.jobs_open > 0 {
+        let message = format!("{} jobs of queue '{name}' are not over", queue.jobs_open);
+        return Err(PublicError::new(ErrorCode::Conflict, message));
+    }
+    if let Some(child) = state.queues.iter().find(|queue| queue.parent == Some(id)) {
+        let message = format!("queue '{}' lies in '{name}'", child.spec.name);
+        return Err(PublicError::new(ErrorCode::Conflict, message));
+    }
+    state.queues.remove(id);
+    step.plan_needed = true;
+    Ok(Outcome::Done)
+}
+
+fn check(spec: &QueueSpec) -> Result<(), PublicError> {
+    if !is_queue_name(&spec.name) {
+        let shown: String = spec.name.chars().filter(|c| !c.is_control()).take(NAME_BYTES_MAX).collect();
+        let message = format!("'{shown}' is no queue's path");
+        return Err(PublicError::invalid("queue.name", message, "research/vision"));
+    }
+    if spec.weight == 0 || spec.weight > WEIGHT_MAX {
+        let message = format!("{} is not between 1 and {WEIGHT_MAX}", spec.weight);
+        return Err(PublicError::invalid("queue.weight", message, "1"));
+    }
+    if !spec.guarantee.within(&spec.ceiling.amounts()) {
+        let message = "is above the ceiling";
+        return Err(PublicError::invalid("queue.guarantee", message, "at most the ceiling"));
+    }
+    if spec.tenants.len() > TENANTS_MAX {
+        let message = format!("{} tenants are above {TENANTS_MAX}", spec.tenants.len());
+        return Err(PublicError::invalid("queue.tenants", message, "1 tenant"));
+    }
+    for tenant in &spec.tenants {
+        check_name("queue.tenants", tenant)?;
+    }
+    match spec.time_limit_default_ms {
+        Some(ms) if ms == 0 || ms > TIME_LIMIT_MS_MAX => {
+            let message = format!("{ms} ms is not between 1 ms and ten years");
+            Err(PublicError::invalid("queue.time_limit", message, "1h"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Guarantees of siblings together fit into their parent's, where the parent has one.
+fn check_family(state: &State, spec: &QueueSpec) -> Result<(), PublicError> {
+    let children_of = |parent: &str| {
+        let named = parent.to_owned();
+        state.queues.iter().filter(move |queue| parent_of(&queue.spec.name) == Some(named.as_str()))
+    };
+    let sum = |parent: &str, but: &str| {
+        let others = children_of(parent).filter(|queue| queue.spec.name != but);
+        others.fold(Amounts::default(), |sum, queue| sum.plus(&queue.spec.guarantee))
+    };
+    if let Some(parent) = parent_of(&spec.name).and_then(|name| state.queues.named(name)) {
+        let together = sum(&parent.spec.name, &spec.name).plus(&spec.guarantee);
+        let own = parent.spec.guarantee;
+        if own != Amounts::default() && !together.within(&own) {
+            let message = format!("the queues in '{}' would be guaranteed more than it is", parent.spec.name);
+            return Err(PublicError::invalid("queue.guarantee", message, "the rest of the parent's"));
+        }
+    }
+    let below = sum(&spec.name, "");
+    if spec.guarantee != Amounts::default() && !below.within(&spec.guarantee) {
+        let message = format!("is below what the queues in '{}' are guaranteed together", spec.name);
+        return Err(PublicError::invalid("queue.guarantee", message, "at least their sum"));
+    }
+    Ok(())
+}

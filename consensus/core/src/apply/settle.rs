@@ -1,0 +1,240 @@
+//! Where a task goes when its attempt has ended, and what that means for its gang. Changes one job, nothing else.
+
+use crate::state::attempt::{Attempt, EndedAttempt};
+use crate::state::job::{GangOver, Job, SERVICE_PAUSE_MS_MAX, SERVICE_PAUSE_MS_MIN, SERVICE_STEADY_MS};
+use crate::state::ordinals::Ordinals;
+use rota_protocol::job::{AttemptEnd, EndReason, JobState};
+
+/// Ends of one task that were a host's fault; then it fails with the last reason rather than circle for ever.
+pub(crate) const HOST_FAULTS_MAX: u16 = 20;
+/// Times that one task may ask to be queued again; then its status counts as a failure.
+pub(crate) const REQUEUES_MAX: u16 = 10_000;
+/// The ordinal under which a gang counts its retries and its hosts' faults.
+const GANG: u32 = 0;
+
+/// What others must know of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Settled {
+    /// The task is over for good.
+    pub(super) task_over: bool,
+    /// The other parts of the gang are to end.
+    pub(super) gang_broken: bool,
+}
+
+/// Where a task goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Succeeded,
+    /// For good, and what the job is then called.
+    Failed(JobState),
+    Cancelled,
+    /// Waits again; the end counts against the user's retries.
+    Retried,
+    /// Waits again; the end was a host's fault.
+    Moved,
+    /// Waits again; it was in the way of something, or asked for it itself.
+    Again,
+    /// For good, because it was in the way of something and is not to be queued again.
+    PutOut,
+    /// Waits again after a pause: a service.
+    Served,
+    /// Goes where its gang goes.
+    WithGang,
+}
+
+/// Moves the task to its next place and keeps the record of the attempt.
+pub(super) fn settle(
+    job: &mut Job,
+    attempt: &Attempt,
+    end: &AttemptEnd,
+    ran_ms: Option<u64>,
+    now_ms: u64,
+) -> Settled {
+    job.live = job.live.saturating_sub(1);
+    keep_record(job, attempt, end, ran_ms, now_ms);
+    if let AttemptEnd::LaunchFailed { .. } = end {
+        job.avoid_host(attempt.host, now_ms);
+    }
+    let Some(ordinal) = job.ordinal(attempt.task.index) else {
+        return Settled::default();
+    };
+    let counted = if job.spec.gang.is_some() { GANG } else { ordinal };
+    let fate = fate(job, counted, attempt.end_reason, end);
+    match fate {
+        Fate::Retried => *job.retries_used.entry(counted).or_default() += 1,
+        Fate::Moved => *job.host_faults.entry(counted).or_default() += 1,
+        Fate::Served => pause(job, ran_ms.unwrap_or(0), now_ms),
+        _ => {}
+    }
+    if job.spec.gang.is_some() {
+        settle_part(job, ordinal, fate, end)
+    } else {
+        settle_task(job, ordinal, fate, end)
+    }
+}
+
+fn settle_task(job: &mut Job, ordinal: u32, fate: Fate, end: &AttemptEnd) -> Settled {
+    let task_over = match fate {
+        Fate::Succeeded => job.succeeded.insert(ordinal),
+        Fate::Failed(state) => {
+            fail(job, state, end);
+            job.failed.insert(ordinal)
+        }
+        Fate::PutOut => {
+            fail(job, JobState::Preempted, end);
+            job.failed.insert(ordinal)
+        }
+        Fate::Cancelled => {
+            // It had a live attempt: that is what "cancelled while it ran" means.
+            job.stopped.insert(ordinal);
+            job.cancelled.insert(ordinal)
+        }
+        Fate::Retried | Fate::Moved | Fate::Again | Fate::Served | Fate::WithGang => {
+            job.pending.insert(ordinal);
+            false
+        }
+    };
+    if task_over {
+        job.retries_used.remove(&ordinal);
+        job.host_faults.remove(&ordinal);
+    }
+    Settled { task_over, gang_broken: false }
+}
+
+/// A part of a gang. A part that did well leaves the others at work. Any other end breaks a rigid gang, and an
+/// elastic one if too few are left or the program itself failed.
+fn settle_part(job: &mut Job, rank: u32, fate: Fate, end: &AttemptEnd) -> Settled {
+    match fate {
+        Fate::Succeeded => {
+            job.succeeded.insert(rank);
+        }
+        Fate::Failed(state) => {
+            fail(job, state, end);
+            job.failed.insert(rank);
+            job.gang_over = Some(GangOver::Failed);
+        }
+        Fate::PutOut => {
+            fail(job, JobState::Preempted, end);
+            job.failed.insert(rank);
+            job.gang_over = Some(GangOver::Preempted);
+        }
+        Fate::Cancelled => {
+            job.stopped.insert(rank);
+            job.cancelled.insert(rank);
+        }
+        Fate::Retried | Fate::Moved | Fate::Again | Fate::Served | Fate::WithGang => {
+            job.pending.insert(rank);
+        }
+    }
+    let was_ending = job.gang_ending;
+    let goes_on = match fate {
+        Fate::Succeeded => true,
+        Fate::Moved | Fate::Again => {
+            let fewest = job.spec.gang.filter(|gang| gang.is_elastic()).map_or(u32::MAX, |gang| gang.min);
+            job.live > 0 && job.live + job.succeeded.len() >= fewest
+        }
+        _ => false,
+    };
+    if !goes_on && !job.cancel_asked {
+        job.gang_ending = true;
+    }
+    if job.gang_ending && job.live == 0 {
+        gang_is_gone(job);
+    }
+    Settled { task_over: false, gang_broken: job.gang_ending && !was_ending && job.live > 0 }
+}
+
+/// The last part of a gang that was to end is gone: it waits again as a whole, or it is over.
+fn gang_is_gone(job: &mut Job) {
+    job.gang_ending = false;
+    if job.gang_over.is_some() {
+        job.pending.drain_into(&mut job.cancelled);
+        return;
+    }
+    job.pending = Ordinals::full(job.tasks());
+    job.succeeded = Ordinals::default();
+    job.failed = Ordinals::default();
+    job.cancelled = Ordinals::default();
+    job.stopped = Ordinals::default();
+}
+
+fn fate(job: &Job, counted: u32, asked: Option<EndReason>, end: &AttemptEnd) -> Fate {
+    if job.cancel_asked || asked == Some(EndReason::Cancel) {
+        return Fate::Cancelled;
+    }
+    if asked == Some(EndReason::Gang) {
+        return Fate::WithGang;
+    }
+    if end.is_success() && !job.spec.service {
+        return Fate::Succeeded;
+    }
+    match asked {
+        // A drain or a move is the operator's wish, not a reason to lose the job.
+        Some(EndReason::Drain | EndReason::Move) => return Fate::Again,
+        Some(reason) if reason.is_eviction() => {
+            return if job.spec.requeue { Fate::Again } else { Fate::PutOut };
+        }
+        _ => {}
+    }
+    if let AttemptEnd::Requeued { .. } = end {
+        return if job.requeues < REQUEUES_MAX { Fate::Again } else { Fate::Failed(JobState::Failed) };
+    }
+    if job.spec.service && end.is_users() {
+        return Fate::Served;
+    }
+    if end.is_users() {
+        let used = job.retries_used.get(&counted).copied().unwrap_or(0);
+        if used < job.spec.retries {
+            return Fate::Retried;
+        }
+        let timed_out = *end == AttemptEnd::TimeLimit;
+        return Fate::Failed(if timed_out { JobState::TimedOut } else { JobState::Failed });
+    }
+    // Launch failed, lost, fenced, vanished; and a host that ended it unasked.
+    let faults = job.host_faults.get(&counted).copied().unwrap_or(0);
+    if faults + 1 < HOST_FAULTS_MAX { Fate::Moved } else { Fate::Failed(JobState::HostLost) }
+}
+
+/// The first failure gives the job its name and its status.
+fn fail(job: &mut Job, state: JobState, end: &AttemptEnd) {
+    if job.first_failure.is_none() {
+        job.first_failure = Some(end.shell_status());
+        job.verdict = Some(state);
+    }
+}
+
+/// A service that ends at once again and again is started ever more slowly.
+fn pause(job: &mut Job, ran_ms: u64, now_ms: u64) {
+    job.pauses = if ran_ms >= SERVICE_STEADY_MS { 0 } else { job.pauses.saturating_add(1) };
+    let doublings = job.pauses.saturating_sub(1).min(16);
+    let for_ms = (SERVICE_PAUSE_MS_MIN << doublings).min(SERVICE_PAUSE_MS_MAX);
+    job.pause_until_ms = now_ms.saturating_add(if job.pauses == 0 { 0 } else { for_ms });
+}
+
+fn keep_record(job: &mut Job, attempt: &Attempt, end: &AttemptEnd, ran_ms: Option<u64>, now_ms: u64) {
+    // The start's report may have been lost on the way.
+    let ran = !matches!(end, AttemptEnd::LaunchFailed { .. });
+    let started_ms = attempt.started_ms.or_else(|| {
+        let ran_ms = ran_ms.filter(|_| ran)?;
+        Some(now_ms.saturating_sub(ran_ms).max(attempt.granted_ms))
+    });
+    if job.started_ms.is_none() {
+        job.started_ms = started_ms;
+    }
+    if let AttemptEnd::Requeued { .. } = end {
+        job.requeues = job.requeues.saturating_add(1);
+    }
+    job.keep_ended(EndedAttempt {
+        token: attempt.token,
+        index: attempt.task.index,
+        host: attempt.host,
+        devices: attempt.devices.clone(),
+        end: end.clone(),
+        asked: attempt.end_reason,
+        pid: attempt.pid,
+        granted_ms: attempt.granted_ms,
+        started_ms,
+        ended_ms: now_ms,
+        ran_ms,
+    });
+}

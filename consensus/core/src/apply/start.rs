@@ -1,0 +1,217 @@
+//! Start (and Place): grants devices to tasks of one job, all of them or none, each re-checked with the planner's own
+//! `fits` against the state as it is now.
+
+use super::{Event, Step};
+use crate::fit::{self, Misfit, Want};
+use crate::state::State;
+use crate::state::attempt::{Attempt, GANG_PORT_BLOCKS, GANG_PORT_FIRST, PORTS_OF_A_GANG};
+use crate::state::host::{Host, HostLife, Used};
+use crate::state::job::Job;
+use crate::state::reservation::in_the_way;
+use rota_protocol::ask::Ask;
+use rota_protocol::device::{DeviceFacts, DeviceKind};
+use rota_protocol::job::AttemptState;
+use rota_protocol::plan::{Part, Refusal};
+use rota_protocol::queue::Amounts;
+use rota_protocol::work::Layout;
+use rota_protocol::{DeviceUuid, HostId, JobId, Token};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Tokens of one entry are told apart by this many values (20 bits of `Token`).
+const GRANTS_PER_ENTRY_MAX: u32 = 1 << 20;
+
+pub(super) fn start(
+    state: &mut State,
+    step: &mut Step,
+    id: JobId,
+    choice: u8,
+    parts: &[Part],
+) -> Result<(), Refusal> {
+    let job = state.job(id).ok_or(Refusal::NotPending)?;
+    let ask = job.spec.ask_at(choice).ok_or(Refusal::DoesNotFit)?;
+    check_job(job, parts, step.now_ms)?;
+    let amounts: Vec<Amounts> = check_parts(state, job, ask, parts, step.now_ms)?;
+    check_layout(state, job, parts)?;
+    let total = amounts.iter().fold(Amounts::default(), |sum, part| sum.plus(part));
+    state.queues.admits(job.queue, &job.user, &total).map_err(|_| Refusal::OverCeiling)?;
+    let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+    if step.grants.saturating_add(count) > GRANTS_PER_ENTRY_MAX {
+        return Err(Refusal::DoesNotFit);
+    }
+    let port = meeting_port(state, job, parts)?;
+    let mut grants: Vec<(u32, Attempt)> = parts
+        .iter()
+        .zip(&amounts)
+        .filter_map(|(part, amounts)| {
+            let token = Token::new(step.index, step.grants);
+            step.grants += 1;
+            Some((job.ordinal(part.index)?, attempt(job, ask, choice, part, amounts, token, step.now_ms)))
+        })
+        .collect();
+    if let Some((_, first)) = grants.first_mut() {
+        first.port = port;
+    }
+    for (ordinal, attempt) in grants {
+        grant(state, step, ordinal, attempt);
+    }
+    Ok(())
+}
+
+/// The job itself may start these tasks now.
+fn check_job(job: &Job, parts: &[Part], now_ms: u64) -> Result<(), Refusal> {
+    if job.cancel_asked || parts.is_empty() {
+        return Err(Refusal::NotPending);
+    }
+    let mut seen = BTreeSet::new();
+    for part in parts {
+        let ordinal = job.ordinal(part.index).ok_or(Refusal::NotPending)?;
+        if !job.pending.contains(ordinal) || !seen.insert(ordinal) {
+            return Err(Refusal::NotPending);
+        }
+    }
+    let late = job.spec.deadline_ms.is_some_and(|at| now_ms > at && job.started_ms.is_none());
+    if job.held || job.gang_ending || now_ms < job.earliest_ms() || late {
+        return Err(Refusal::NotYet);
+    }
+    let (fewest, most) = job.start_range();
+    let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+    if count < fewest || count > most {
+        return Err(if job.spec.gang.is_some() { Refusal::GangSize } else { Refusal::ParallelCap });
+    }
+    Ok(())
+}
+
+/// Every part fits beside the others; gives what each would hold.
+fn check_parts(
+    state: &State,
+    job: &Job,
+    ask: &Ask,
+    parts: &[Part],
+    now_ms: u64,
+) -> Result<Vec<Amounts>, Refusal> {
+    let want = Want { ask, tenant: &job.tenant };
+    let ends_ms = job.spec.time_limit_ms.map(|limit| now_ms.saturating_add(limit));
+    // Only parts of one move can be in each other's way; a single one needs no copy.
+    let mut taken: BTreeMap<HostId, Used> = BTreeMap::new();
+    let mut amounts = Vec::with_capacity(parts.len());
+    for part in parts {
+        let host = state.host(part.host).ok_or(Refusal::HostGone)?;
+        if host.life != HostLife::Up || host.epoch != part.epoch {
+            return Err(Refusal::HostGone);
+        }
+        let used = taken.get(&part.host).unwrap_or(&host.used);
+        fit::takes(host, used, want, &part.devices, now_ms).map_err(refusal)?;
+        let rows = state.reservations.iter();
+        if in_the_way(rows, &state.queues, job.queue, part.host, now_ms, ends_ms).is_some() {
+            return Err(Refusal::Reserved);
+        }
+        if parts.len() > 1 {
+            let used = taken.entry(part.host).or_insert_with(|| host.used.clone());
+            fit::take(host, used, want, &part.devices, Token(0));
+        }
+        amounts.push(fit::amounts(host, ask, &part.devices));
+    }
+    Ok(amounts)
+}
+
+fn refusal(misfit: Misfit) -> Refusal {
+    match misfit {
+        Misfit::Joining | Misfit::Lost => Refusal::HostGone,
+        Misfit::Draining | Misfit::Suspended | Misfit::Probation => Refusal::HostDraining,
+        _ => Refusal::DoesNotFit,
+    }
+}
+
+/// Layouts that are conditions, with the parts that live already.
+fn check_layout(state: &State, job: &Job, parts: &[Part]) -> Result<(), Refusal> {
+    let hosts = || {
+        let live = state.attempts_of(job.id).map(|attempt| attempt.host);
+        parts.iter().map(|part| part.host).chain(live).filter_map(|id| state.host(id))
+    };
+    let holds = match job.spec.layout {
+        Layout::Any | Layout::Pack | Layout::Spread => true,
+        Layout::SameHost => all_equal(hosts().map(|host| host.id)),
+        Layout::SameRack => all_equal(hosts().map(|host| host.facts.labels.get(fit::RACK_LABEL))),
+        Layout::SameIsland => parts
+            .iter()
+            .all(|part| state.host(part.host).is_some_and(|host| in_one_island(host, &part.devices))),
+    };
+    if holds { Ok(()) } else { Err(Refusal::DoesNotFit) }
+}
+
+/// A block of ports for a gang that starts: on the host of its first part, lowest free block first.
+fn meeting_port(state: &State, job: &Job, parts: &[Part]) -> Result<Option<u16>, Refusal> {
+    if job.spec.gang.is_none() || job.live > 0 {
+        return Ok(None);
+    }
+    let used = parts.first().and_then(|part| state.host(part.host)).map(|host| &host.used.ports);
+    let blocks = (0..GANG_PORT_BLOCKS).map(|block| GANG_PORT_FIRST + block * PORTS_OF_A_GANG);
+    let free = blocks.into_iter().find(|port| used.is_none_or(|used| !used.contains(port)));
+    free.map(Some).ok_or(Refusal::NoPorts)
+}
+
+fn in_one_island(host: &Host, devices: &[DeviceUuid]) -> bool {
+    let cards = devices.iter().filter_map(|uuid| host.device(uuid)).filter(|d| d.kind == DeviceKind::Gpu);
+    let islands: Vec<&DeviceFacts> = cards.collect();
+    islands.len() < 2
+        || islands.iter().all(|d| d.island.is_some()) && all_equal(islands.iter().map(|d| d.island))
+}
+
+fn all_equal<T: PartialEq>(mut items: impl Iterator<Item = T>) -> bool {
+    items.next().is_none_or(|first| items.all(|other| other == first))
+}
+
+fn attempt(
+    job: &Job,
+    ask: &Ask,
+    choice: u8,
+    part: &Part,
+    amounts: &Amounts,
+    token: Token,
+    now_ms: u64,
+) -> Attempt {
+    Attempt {
+        token,
+        task: rota_protocol::TaskId { job: job.id, index: part.index },
+        host: part.host,
+        epoch: part.epoch,
+        devices: part.devices.clone(),
+        choice,
+        gpu_milli: u32::try_from(amounts.gpu_milli).unwrap_or(u32::MAX),
+        vram_mib: amounts.vram_mib,
+        card_milli: ask.card_milli(),
+        card_vram_mib: if ask.share_milli().is_some() { amounts.vram_mib } else { 0 },
+        cpus_milli: ask.cpus_milli,
+        mem_mib: ask.mem_mib,
+        state: AttemptState::Granted,
+        end_reason: None,
+        pid: None,
+        granted_ms: now_ms,
+        started_ms: None,
+        tenant: job.tenant.clone(),
+        user: job.user.clone(),
+        queue: job.queue,
+        priority: job.priority,
+        limit_ms: job.spec.time_limit_ms,
+        grace_ms: job.spec.grace_ms,
+        predicted_ms: job.predicted_ms,
+        preemptible: job.spec.preemptible,
+        in_gang: job.spec.gang.is_some(),
+        port: None,
+    }
+}
+
+fn grant(state: &mut State, step: &mut Step, ordinal: u32, attempt: Attempt) {
+    let (token, host, job) = (attempt.token, attempt.host, attempt.task.job);
+    state.jobs.update(job, step.now_ms, |job| {
+        job.pending.remove(ordinal);
+        job.live += 1;
+        // Whatever it was promised, it has begun.
+        job.promise = None;
+    });
+    state.hosts.hold(&attempt);
+    state.queues.hold(&attempt);
+    state.attempts.insert(attempt);
+    step.note(Event::Granted { host, token });
+    step.note(Event::JobChanged(job));
+}

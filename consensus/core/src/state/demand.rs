@@ -1,0 +1,95 @@
+//! What the cluster is asked for: counts by shape of ask, fading as new ones come. Replicated, so that whoever leads
+//! judges fragmentation by the same workload.
+
+use rota_protocol::ask::Ask;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Most shapes kept; the rarest go first.
+const SHAPES_MAX: usize = 512;
+/// What one task counts: room for halving without losing rare shapes.
+const TASK_COUNT: u64 = 1 << 16;
+/// Sum of counts at which all are halved: the last 16,384 tasks or so decide.
+const COUNTS_MAX: u64 = TASK_COUNT << 14;
+/// An array counts as at most this many tasks, so that one job does not become the whole workload.
+const JOB_TASKS_MAX: u32 = 1_024;
+
+/// The part of an ask that decides where it can lie.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct AskShape {
+    /// CPU in thousandths of a core.
+    pub cpus_milli: u32,
+    /// GPUs in thousandths of a card.
+    pub gpu_milli: u32,
+    /// Accepted models.
+    pub gpu_models: Vec<String>,
+}
+
+impl AskShape {
+    /// The shape of an ask.
+    #[must_use]
+    pub fn of(ask: &Ask) -> Self {
+        Self { cpus_milli: ask.cpus_milli, gpu_milli: ask.gpu_milli, gpu_models: ask.gpu_models.clone() }
+    }
+}
+
+/// Counts by shape.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DemandTable {
+    counts: Arc<BTreeMap<AskShape, u64>>,
+    sum: u64,
+    /// Grows with each change that planners should look at: they rebuild what they derive from it only then.
+    pub version: u64,
+    /// Tasks noted since `version` grew.
+    since_version: u64,
+}
+
+/// Tasks after which planners look again, at first; later a sixteenth of all that count.
+const REFRESH_TASKS: u64 = 32;
+
+impl DemandTable {
+    /// Counts by shape, in the order of shapes.
+    pub fn counts(&self) -> impl Iterator<Item = (&AskShape, u64)> {
+        self.counts.iter().map(|(shape, count)| (shape, *count))
+    }
+
+    /// The counts, shared.
+    #[must_use]
+    pub fn shared(&self) -> Arc<BTreeMap<AskShape, u64>> {
+        Arc::clone(&self.counts)
+    }
+
+    /// Notes `tasks` new tasks of one ask.
+    pub fn note(&mut self, ask: &Ask, tasks: u32) {
+        let tasks = u64::from(tasks.min(JOB_TASKS_MAX));
+        let more = tasks * TASK_COUNT;
+        let counts = Arc::make_mut(&mut self.counts);
+        let shape = AskShape::of(ask);
+        if !counts.contains_key(&shape) && counts.len() >= SHAPES_MAX {
+            let rarest = counts.iter().min_by_key(|(_, count)| **count).map(|(shape, _)| shape.clone());
+            if let Some(gone) = rarest.and_then(|shape| counts.remove(&shape)) {
+                self.sum -= gone;
+            }
+        }
+        *counts.entry(shape).or_default() += more;
+        self.sum += more;
+        if self.sum > COUNTS_MAX {
+            for count in counts.values_mut() {
+                *count /= 2;
+            }
+            counts.retain(|_, count| *count > 0);
+            self.sum = counts.values().sum();
+        }
+        self.since_version += tasks;
+        if self.since_version >= REFRESH_TASKS.max(self.sum / TASK_COUNT / 16) {
+            self.since_version = 0;
+            self.version += 1;
+        }
+    }
+
+    /// The sum is the sum.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.counts.values().sum::<u64>() == self.sum && self.counts.len() <= SHAPES_MAX
+    }
+}

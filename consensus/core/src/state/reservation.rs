@@ -1,0 +1,67 @@
+//! Advance reservations: which hosts are kept when and for whom.
+
+use crate::state::queue::QueueTable;
+use rota_protocol::HostId;
+use rota_protocol::queue::QueueId;
+use rota_protocol::reservation::{ReservationSpec, ReservedFor};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// All reservations that are not over.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct ReservationTable {
+    map: BTreeMap<String, Arc<ReservationSpec>>,
+}
+
+impl ReservationTable {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ReservationSpec> {
+        self.map.values().map(|row| &**row)
+    }
+
+    pub(crate) fn shared(&self) -> impl Iterator<Item = &Arc<ReservationSpec>> {
+        self.map.values()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.map.contains_key(name)
+    }
+
+    pub(crate) fn insert(&mut self, spec: ReservationSpec) {
+        self.map.insert(spec.name.clone(), Arc::new(spec));
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) -> bool {
+        self.map.remove(name).is_some()
+    }
+
+    /// Drops those that are over.
+    pub(crate) fn sweep(&mut self, now_ms: u64) {
+        if self.map.values().any(|row| row.end_ms <= now_ms) {
+            self.map.retain(|_, row| row.end_ms > now_ms);
+        }
+    }
+}
+
+/// The first reservation that keeps work of a queue off a host from `from_ms` until `until_ms` (none: without end).
+pub(crate) fn in_the_way<'r>(
+    rows: impl Iterator<Item = &'r ReservationSpec>,
+    queues: &QueueTable,
+    queue: QueueId,
+    host: HostId,
+    from_ms: u64,
+    until_ms: Option<u64>,
+) -> Option<&'r ReservationSpec> {
+    let mut rows = rows;
+    rows.find(|row| {
+        let ours = match &row.kept_for {
+            ReservedFor::Nobody => false,
+            ReservedFor::Queues(names) => names.iter().any(|name| queues.lies_in(queue, name)),
+        };
+        !ours && row.hosts.contains(&host) && row.meets(from_ms, until_ms)
+    })
+}
