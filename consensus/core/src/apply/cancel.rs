@@ -71,7 +71,7 @@ pub(super) fn apply(
 
 /// Asks a host to end an attempt. A cancel overrides every other reason; otherwise the first one stands.
 pub(super) fn ask_end(state: &mut State, step: &mut Step, token: Token, reason: EndReason) {
-    let Some(attempt) = state.attempts.get_mut(token) else {
+    let Some(attempt) = state.attempt(token) else {
         return;
     };
     if attempt.end_reason == Some(EndReason::Cancel)
@@ -79,8 +79,8 @@ pub(super) fn ask_end(state: &mut State, step: &mut Step, token: Token, reason: 
     {
         return;
     }
-    attempt.end_reason = Some(reason);
     let (host, job) = (attempt.host, attempt.task.job);
+    state.attempts.change(token, |attempt| attempt.end_reason = Some(reason));
     end::advance(state, token, AttemptState::Ending);
     if state.faults.free_on_cancel
         && reason == EndReason::Cancel

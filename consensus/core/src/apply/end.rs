@@ -10,12 +10,11 @@ use rota_protocol::{HostId, Token};
 
 /// Moves an attempt along its graph and keeps the host's count of launches; an illegal step changes nothing.
 pub(super) fn advance(state: &mut State, token: Token, to: AttemptState) {
-    let Some(attempt) = state.attempts.get_mut(token) else {
-        return;
-    };
-    let was_granted = attempt.state == AttemptState::Granted;
-    if attempt.step(to) && was_granted {
-        let host = attempt.host;
+    let stepped = state.attempts.change(token, |attempt| {
+        let was_granted = attempt.state == AttemptState::Granted;
+        (attempt.step(to) && was_granted).then_some(attempt.host)
+    });
+    if let Some(host) = stepped.flatten() {
         launch_over(state, host);
     }
 }

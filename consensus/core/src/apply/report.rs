@@ -32,15 +32,15 @@ pub(super) fn apply(state: &mut State, step: &mut Step, host: HostId, reports: &
 }
 
 fn started(state: &mut State, step: &mut Step, token: Token, pid: u32) {
-    let Some(attempt) = state.attempts.get_mut(token) else {
+    let Some((id, host)) =
+        state.attempt(token).filter(|a| a.started_ms.is_none()).map(|a| (a.task.job, a.host))
+    else {
         return;
     };
-    if attempt.started_ms.is_some() {
-        return;
-    }
-    attempt.started_ms = Some(step.now_ms);
-    attempt.pid = Some(pid);
-    let (id, host) = (attempt.task.job, attempt.host);
+    state.attempts.change(token, |attempt| {
+        attempt.started_ms = Some(step.now_ms);
+        attempt.pid = Some(pid);
+    });
     // One that is already to end stays so.
     end::advance(state, token, AttemptState::Running);
     state.jobs.update(id, step.now_ms, |job| {

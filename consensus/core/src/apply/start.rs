@@ -197,6 +197,7 @@ fn attempt(
         predicted_ms: job.predicted_ms,
         preemptible: job.spec.preemptible,
         in_gang: job.spec.gang.is_some(),
+        spared_until_ms: job.spared_until_ms(now_ms),
         port: None,
     }
 }

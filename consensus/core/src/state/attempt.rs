@@ -10,7 +10,7 @@ use rota_protocol::job::{AttemptEnd, AttemptState, EndReason};
 use rota_protocol::queue::{Amounts, QueueId};
 use rota_protocol::{DeviceUuid, HostId, JobId, LeaseEpoch, TaskId, Token};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A run of a task that is not yet known to be over. It holds its devices, CPU and memory.
@@ -68,6 +68,8 @@ pub struct Attempt {
     pub preemptible: bool,
     /// Part of a gang.
     pub in_gang: bool,
+    /// Not ended to make room before this log time: its job was evicted often enough.
+    pub spared_until_ms: u64,
     /// The first of [`PORTS_OF_A_GANG`] ports on this host at which its gang meets; only the part of lowest rank that
     /// started first has them.
     pub port: Option<u16>,
@@ -163,8 +165,10 @@ pub(crate) struct AttemptTable {
     map: BTreeMap<Token, Arc<Attempt>>,
     #[serde(skip)]
     by_task: BTreeMap<TaskId, Token>,
+    /// Live attempts of each host by token, shared as a whole: the planner takes them without a walk and sees by the
+    /// pointer whether anything changed.
     #[serde(skip)]
-    by_host: BTreeSet<(HostId, Token)>,
+    by_host: BTreeMap<HostId, Arc<Vec<Arc<Attempt>>>>,
 }
 
 impl AttemptTable {
@@ -172,16 +176,8 @@ impl AttemptTable {
         self.map.get(&token).map(|a| &**a)
     }
 
-    pub(crate) fn get_mut(&mut self, token: Token) -> Option<&mut Attempt> {
-        self.map.get_mut(&token).map(Arc::make_mut)
-    }
-
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Attempt> {
         self.map.values().map(|a| &**a)
-    }
-
-    pub(crate) fn shared(&self) -> impl Iterator<Item = &Arc<Attempt>> {
-        self.map.values()
     }
 
     /// The live attempt of a task.
@@ -198,27 +194,58 @@ impl AttemptTable {
 
     /// Live attempts of a host, oldest first.
     pub(crate) fn on_host(&self, host: HostId) -> impl Iterator<Item = &Attempt> {
-        self.by_host
-            .range((host, Token(0))..=(host, Token(u64::MAX)))
-            .filter_map(|(_, token)| self.get(*token))
+        self.by_host.get(&host).into_iter().flat_map(|row| row.iter()).map(|a| &**a)
+    }
+
+    /// The same, shared.
+    pub(crate) fn row(&self, host: HostId) -> Arc<Vec<Arc<Attempt>>> {
+        self.by_host.get(&host).cloned().unwrap_or_default()
     }
 
     pub(crate) fn insert(&mut self, attempt: Attempt) {
-        self.by_task.insert(attempt.task, attempt.token);
-        self.by_host.insert((attempt.host, attempt.token));
-        self.map.insert(attempt.token, Arc::new(attempt));
+        let attempt = Arc::new(attempt);
+        self.enter(&attempt);
+        self.map.insert(attempt.token, attempt);
+    }
+
+    /// Changes an attempt, in the table and in its host's row.
+    pub(crate) fn change<R>(&mut self, token: Token, change: impl FnOnce(&mut Attempt) -> R) -> Option<R> {
+        let shared = self.map.get_mut(&token)?;
+        let result = change(Arc::make_mut(shared));
+        let shared = Arc::clone(shared);
+        let row = Arc::make_mut(self.by_host.entry(shared.host).or_default());
+        if let Ok(at) = row.binary_search_by_key(&token, |a| a.token) {
+            row[at] = shared;
+        }
+        Some(result)
     }
 
     pub(crate) fn remove(&mut self, token: Token) -> Option<Attempt> {
         let attempt = self.map.remove(&token)?;
         self.by_task.remove(&attempt.task);
-        self.by_host.remove(&(attempt.host, token));
+        let row = Arc::make_mut(self.by_host.entry(attempt.host).or_default());
+        if let Ok(at) = row.binary_search_by_key(&token, |a| a.token) {
+            row.remove(at);
+        }
+        if row.is_empty() {
+            self.by_host.remove(&attempt.host);
+        }
         Some(Arc::unwrap_or_clone(attempt))
     }
 
     /// Rebuilds the indexes from the rows, after a snapshot was read.
     pub(crate) fn rebuild(&mut self) {
-        self.by_task = self.map.values().map(|a| (a.task, a.token)).collect();
-        self.by_host = self.map.values().map(|a| (a.host, a.token)).collect();
+        self.by_task = BTreeMap::new();
+        self.by_host = BTreeMap::new();
+        for attempt in self.map.values().cloned().collect::<Vec<_>>() {
+            self.enter(&attempt);
+        }
+    }
+
+    fn enter(&mut self, attempt: &Arc<Attempt>) {
+        self.by_task.insert(attempt.task, attempt.token);
+        let row = Arc::make_mut(self.by_host.entry(attempt.host).or_default());
+        let at = row.partition_point(|other| other.token < attempt.token);
+        row.insert(at, Arc::clone(attempt));
     }
 }

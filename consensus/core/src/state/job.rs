@@ -61,6 +61,8 @@ pub struct ClassKey {
     pub queue: QueueId,
     /// Who pays: shares of a card are not lent across tenants.
     pub tenant: String,
+    /// Who submitted it: a queue is shared by its users.
+    pub user: String,
     /// What each task asks.
     pub ask: Ask,
     /// What would do as well.
@@ -253,6 +255,7 @@ impl Job {
         ClassKey {
             queue: self.queue,
             tenant: self.tenant.clone(),
+            user: self.user.clone(),
             ask: self.spec.ask.clone(),
             alternatives: self.spec.alternatives.clone(),
             gang: self.spec.gang,
@@ -276,6 +279,16 @@ impl Job {
     #[must_use]
     pub fn recent_evictions(&self, now_ms: u64) -> usize {
         self.evictions.iter().filter(|at| at.saturating_add(EVICTIONS_MS) > now_ms).count()
+    }
+
+    /// Until when it is left alone because it was evicted often enough within the hour.
+    #[must_use]
+    pub fn spared_until_ms(&self, now_ms: u64) -> u64 {
+        if self.recent_evictions(now_ms) < EVICTIONS_MAX {
+            return 0;
+        }
+        // The oldest kept one is the first to leave the hour.
+        self.evictions.front().map_or(0, |at| at.saturating_add(EVICTIONS_MS))
     }
 
     /// Fewest and most tasks that a `Start` may hold for it now.
