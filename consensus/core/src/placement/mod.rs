@@ -4,6 +4,7 @@
 mod check;
 mod choose;
 mod plan;
+pub mod score;
 mod view;
 
 pub use check::check_plan;

@@ -1,1 +1,116 @@
-//! To be filled: the openb experiment.
+//! The `openb` experiment of Weng et al. (USENIX ATC 2023): pods arrive one by one on 1213 GPU hosts and never leave,
+//! and what counts is the share of the GPUs that is allocated when as much has been asked for as there is. The lists are
+//! not part of this repository; paths are given.
+
+mod engine;
+mod report;
+mod trace;
+
+pub use engine::{Compact, Engine};
+pub use report::{OpenbReport, Point, SeedReport};
+pub use trace::{Node, Trace, TraceError};
+
+use crate::rng::Rng;
+use report::{Meter, Timings};
+use rota_core::placement::score::{Demand, Policy, fragment};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Instant;
+use thiserror::Error;
+
+/// After so many arrivals what is expected is learned anew, and at each power of two before.
+pub const LEARN_EVERY: usize = 500;
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct OpenbConfig {
+    /// The node list.
+    pub nodes: PathBuf,
+    /// The pod list.
+    pub pods: PathBuf,
+    /// How hosts are compared.
+    pub policy: Policy,
+    /// One run each; published: 42..=51.
+    pub seeds: RangeInclusive<u64>,
+    /// Whether only pods already seen are known, and not the whole list.
+    pub online: bool,
+    /// Demand that arrives, in percent of the GPUs; published: 130.
+    pub tune_percent: u64,
+}
+
+/// Why there is no report.
+#[derive(Debug, Error)]
+pub enum OpenbError {
+    /// A list is wrong.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// No seed was given.
+    #[error("the range of seeds is empty")]
+    NoSeeds,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// A list that cannot be read or is wrong, or no seed.
+pub fn run(config: &OpenbConfig) -> Result<OpenbReport, OpenbError> {
+    if config.seeds.is_empty() {
+        return Err(OpenbError::NoSeeds);
+    }
+    let trace = Trace::read(&config.nodes, &config.pods)?;
+    Ok(replay(&trace, config, |demand, seed| {
+        Compact::new(config.policy, &trace.nodes, &trace.shapes, demand, seed)
+    }))
+}
+
+/// Replays a trace on engines of the caller's making, one for each seed. It gets what is expected at the start.
+pub fn replay<E: Engine>(
+    trace: &Trace,
+    config: &OpenbConfig,
+    mut engine: impl FnMut(Demand, u64) -> E,
+) -> OpenbReport {
+    let capacity = trace.capacity_milli();
+    let whole_list = Demand::from_counts(counts(trace, &trace.pods), &capacity);
+    let mut timings = Timings::default();
+    let mut seeds = Vec::new();
+    let started = Instant::now();
+    for seed in config.seeds.clone() {
+        let arrivals = trace.arrivals(&mut Rng::new(seed), config.tune_percent);
+        let first = if config.online { Demand::from_counts([], &capacity) } else { whole_list.clone() };
+        let mut engine = engine(first, seed);
+        let mut meter = Meter::new(trace, |node| fragment(&engine.fill(node), &whole_list));
+        for (seen, shape) in arrivals.iter().enumerate() {
+            if config.online && is_lesson(seen) {
+                let demand = Demand::from_counts(counts(trace, &arrivals[..seen]), &capacity);
+                engine.expect(demand);
+            }
+            let asked_at = Instant::now();
+            let placed = engine.place(*shape);
+            timings.push(asked_at.elapsed());
+            let gpu_milli = trace.shapes[*shape as usize].gpu_milli();
+            let after = placed.map(|node| (node, fragment(&engine.fill(node), &whole_list)));
+            meter.count(gpu_milli, after);
+        }
+        seeds.push(meter.report(seed));
+    }
+    OpenbReport::new(config, seeds, &timings, started.elapsed())
+}
+
+/// Whether to learn anew when so many were seen.
+fn is_lesson(seen: usize) -> bool {
+    seen > 0 && (seen.is_multiple_of(LEARN_EVERY) || (seen < LEARN_EVERY && seen.is_power_of_two()))
+}
+
+fn counts(
+    trace: &Trace,
+    pods: &[u32],
+) -> impl Iterator<Item = (rota_core::placement::score::Shape, u64)> + use<> {
+    let mut counts = vec![0_u64; trace.shapes.len()];
+    for pod in pods {
+        counts[*pod as usize] += 1;
+    }
+    trace.shapes.clone().into_iter().zip(counts)
+}
+
+#[cfg(test)]
+mod tests;

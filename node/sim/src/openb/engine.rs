@@ -1,0 +1,183 @@
+//! What places the arrivals. `Compact` scores fills and nothing else: the fast reference for the production planner,
+//! with which it shares the score. No departures, no queue.
+
+use crate::rng::Rng;
+use rota_core::hash::mix;
+use rota_core::placement::score::{self, Demand, Fill, Policy, Scored, Shape};
+
+use super::trace::Node;
+
+/// Something that takes arrivals one by one.
+pub trait Engine {
+    /// Places a pod with this ask, for good. Gives the host by its index in the node list, or nothing if it has room
+    /// nowhere; the pod is then dropped.
+    fn place(&mut self, shape: u32) -> Option<usize>;
+
+    /// Replaces what is expected.
+    fn expect(&mut self, demand: Demand);
+
+    /// What is free on a host, by its index in the node list.
+    fn fill(&self, node: usize) -> Fill<'_>;
+}
+
+/// Places on compact fills. Scores are kept for each ask and host until the host changes.
+#[derive(Debug)]
+pub struct Compact {
+    policy: Policy,
+    shapes: Vec<Shape>,
+    demand: Demand,
+    /// In the order in which ties are broken.
+    hosts: Vec<Host>,
+    /// Place in `hosts` by index in the node list.
+    places: Vec<usize>,
+    /// Hosts that changed, oldest first, since the last change of the demand.
+    changed: Vec<u32>,
+    known: Vec<Known>,
+    seed: u64,
+    decisions: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Host {
+    node: usize,
+    model: u16,
+    cards: Vec<u16>,
+    cpus_milli_free: u32,
+    cpus_milli: u32,
+    mem_mib_free: u64,
+    mem_mib: u64,
+    classes: u16,
+}
+
+/// The scores of all hosts for one ask, right up to a place in `changed`; none if never scored.
+#[derive(Debug, Clone, Default)]
+struct Known {
+    scores: Vec<i64>,
+    until: Option<usize>,
+}
+
+/// The score of a host without room.
+const NO_ROOM: i64 = i64::MIN;
+
+impl Compact {
+    /// An empty cluster. The published policies break ties by names with a random four-digit prefix, drawn once; our
+    /// own by the order of the node list.
+    #[must_use]
+    pub fn new(policy: Policy, nodes: &[Node], shapes: &[Shape], demand: Demand, seed: u64) -> Self {
+        let mut rng = Rng::new(mix(seed) ^ 0x7469_6573);
+        let mut order: Vec<(u64, usize)> = (0..nodes.len()).map(|node| (0, node)).collect();
+        if policy != Policy::Rota {
+            for (prefix, _) in &mut order {
+                *prefix = rng.below(10_000);
+            }
+            order.sort_unstable();
+        }
+        let mut places = vec![0; nodes.len()];
+        for (place, (_, node)) in order.iter().enumerate() {
+            places[*node] = place;
+        }
+        let hosts = order.iter().map(|(_, node)| Host::new(*node, &nodes[*node])).collect();
+        let known = vec![Known::default(); shapes.len()];
+        let shapes = shapes.to_vec();
+        Self { policy, shapes, demand, hosts, places, changed: Vec::new(), known, seed, decisions: 0 }
+    }
+
+    /// The best host by the scores kept, brought up to date first.
+    fn best(&mut self, index: usize) -> Option<usize> {
+        let shape = self.shapes[index];
+        let known = &mut self.known[index];
+        let rate = |host: &Host| {
+            score::score(self.policy, &host.fill(), &shape, &self.demand, 0).map_or(NO_ROOM, |s| s.score)
+        };
+        match known.until {
+            Some(until) if self.changed.len() - until < self.hosts.len() => {
+                for place in &self.changed[until..] {
+                    known.scores[*place as usize] = rate(&self.hosts[*place as usize]);
+                }
+            }
+            _ => {
+                known.scores.clear();
+                known.scores.extend(self.hosts.iter().map(rate));
+            }
+        }
+        known.until = Some(self.changed.len());
+        let most = known.scores.iter().copied().max().filter(|most| *most != NO_ROOM)?;
+        known.scores.iter().position(|score| *score == most)
+    }
+
+    /// The host with the highest draw, and the card drawn there.
+    fn drawn(&self, shape: &Shape) -> Option<(usize, Scored)> {
+        let decision = mix(self.seed ^ mix(self.decisions));
+        let rated = self.hosts.iter().enumerate().filter_map(|(place, host)| {
+            let draw = mix(decision ^ place as u64);
+            Some((place, score::score(self.policy, &host.fill(), shape, &self.demand, draw)?))
+        });
+        rated.max_by_key(|(place, scored)| (scored.score, std::cmp::Reverse(*place)))
+    }
+}
+
+impl Engine for Compact {
+    fn place(&mut self, shape: u32) -> Option<usize> {
+        self.decisions += 1;
+        let ask = self.shapes[shape as usize];
+        let (place, scored) = if self.policy == Policy::Random {
+            self.drawn(&ask)?
+        } else {
+            let place = self.best(shape as usize)?;
+            (place, score::score(self.policy, &self.hosts[place].fill(), &ask, &self.demand, 0)?)
+        };
+        self.hosts[place].take(&ask, scored.card);
+        self.changed.push(place as u32);
+        Some(self.hosts[place].node)
+    }
+
+    fn expect(&mut self, demand: Demand) {
+        self.demand = demand;
+        self.changed.clear();
+        for known in &mut self.known {
+            known.until = None;
+        }
+    }
+
+    fn fill(&self, node: usize) -> Fill<'_> {
+        self.hosts[self.places[node]].fill()
+    }
+}
+
+impl Host {
+    fn new(index: usize, node: &Node) -> Self {
+        Self {
+            node: index,
+            model: node.model,
+            cards: vec![1000; usize::from(node.cards)],
+            cpus_milli_free: node.cpus_milli,
+            cpus_milli: node.cpus_milli,
+            mem_mib_free: node.mem_mib,
+            mem_mib: node.mem_mib,
+            classes: 0,
+        }
+    }
+
+    fn fill(&self) -> Fill<'_> {
+        Fill {
+            model: self.model,
+            cards: &self.cards,
+            cpus_milli_free: self.cpus_milli_free,
+            cpus_milli: self.cpus_milli,
+            mem_mib_free: self.mem_mib_free,
+            mem_mib: self.mem_mib,
+            classes: self.classes,
+        }
+    }
+
+    fn take(&mut self, ask: &Shape, card: Option<usize>) {
+        let taken: Vec<usize> = score::taken(&self.fill(), ask, card).collect();
+        for index in taken {
+            // At most what the card had free, which fits.
+            self.cards[index] -= ask.card_milli as u16;
+        }
+        self.cpus_milli_free -= ask.cpus_milli;
+        self.mem_mib_free -= ask.mem_mib;
+        self.classes |= ask.class();
+    }
+}

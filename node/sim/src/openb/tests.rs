@@ -1,0 +1,1 @@
+//! Small lists of our own.

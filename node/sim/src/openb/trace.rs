@@ -1,0 +1,284 @@
+//! Reads the node and pod lists of the experiment, and makes the sequence of arrivals of a seed. It places nothing.
+
+use crate::rng::Rng;
+use rota_core::placement::score::{ModelSet, Shape};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use thiserror::Error;
+
+/// Most models a `ModelSet` can tell apart.
+const MODELS_MAX: usize = 63;
+
+/// Why a list cannot be used.
+#[derive(Debug, Error)]
+pub enum TraceError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The header has no such column.
+    #[error("{}: no column {column:?} in the header", path.display())]
+    Column {
+        /// Which file.
+        path: PathBuf,
+        /// Which column.
+        column: &'static str,
+    },
+    /// A line is shorter than the header.
+    #[error("{}:{line}: no field {column:?}", path.display())]
+    Missing {
+        /// Which file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Which column.
+        column: &'static str,
+    },
+    /// A field is not what it should be.
+    #[error("{}:{line}: {column} is {text:?}, want {want}", path.display())]
+    Field {
+        /// Which file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Which column.
+        column: &'static str,
+        /// What stands there.
+        text: String,
+        /// What should stand there.
+        want: &'static str,
+    },
+    /// More models than can be told apart.
+    #[error("{}: more than {MODELS_MAX} GPU models", path.display())]
+    Models {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Nothing to place or nowhere to place it.
+    #[error("{}: no {what} with a GPU", path.display())]
+    Empty {
+        /// Which file.
+        path: PathBuf,
+        /// Host or pod.
+        what: &'static str,
+    },
+}
+
+/// A host of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// CPU, in thousandths of a core.
+    pub cpus_milli: u32,
+    /// Memory.
+    pub mem_mib: u64,
+    /// GPUs.
+    pub cards: u16,
+    /// Index of its model in `Trace::models`, from 1; 0 without GPUs.
+    pub model: u16,
+}
+
+/// What is read: hosts in the order of the file, pods by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trace {
+    /// The hosts.
+    pub nodes: Vec<Node>,
+    /// Names of the models; the id of `models[i]` is `i + 1`.
+    pub models: Vec<String>,
+    /// The different asks.
+    pub shapes: Vec<Shape>,
+    /// For each pod, in the order of names, the index of its ask in `shapes`.
+    pub pods: Vec<u32>,
+}
+
+impl Trace {
+    /// Reads both lists.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or the first field that is wrong.
+    pub fn read(nodes: &Path, pods: &Path) -> Result<Self, TraceError> {
+        Self::parse((nodes, &text_of(nodes)?), (pods, &text_of(pods)?))
+    }
+
+    /// Takes both lists as path and text.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub fn parse(nodes: (&Path, &str), pods: (&Path, &str)) -> Result<Self, TraceError> {
+        let mut models = Vec::new();
+        let nodes = parse_nodes(&Table::new(nodes.0, nodes.1), &mut models)?;
+        let (shapes, pods) = parse_pods(&Table::new(pods.0, pods.1), &mut models)?;
+        Ok(Self { nodes, models, shapes, pods })
+    }
+
+    /// Milli of all cards by model id.
+    #[must_use]
+    pub fn capacity_milli(&self) -> Vec<u64> {
+        let mut milli = vec![0; self.models.len() + 1];
+        for node in &self.nodes {
+            milli[usize::from(node.model)] += u64::from(node.cards) * 1000;
+        }
+        milli
+    }
+
+    /// The arrivals of a seed, as indices of asks: all pods shuffled, then pods drawn with replacement until the next
+    /// would take the demand over `tune_percent` of the cluster's GPUs.
+    #[must_use]
+    pub fn arrivals(&self, rng: &mut Rng, tune_percent: u64) -> Vec<u32> {
+        let most: u64 = self.capacity_milli().iter().sum::<u64>() * tune_percent / 100;
+        let mut arrivals = self.pods.clone();
+        rng.shuffle(&mut arrivals);
+        let mut asked: u64 = arrivals.iter().map(|shape| self.shapes[*shape as usize].gpu_milli()).sum();
+        // Ends for sure: a pod list has at least one pod with a GPU.
+        loop {
+            let pod = self.pods[rng.below(self.pods.len() as u64) as usize];
+            asked += self.shapes[pod as usize].gpu_milli();
+            if asked > most {
+                return arrivals;
+            }
+            arrivals.push(pod);
+        }
+    }
+}
+
+fn text_of(path: &Path) -> Result<String, TraceError> {
+    fs::read_to_string(path).map_err(|source| TraceError::Read { path: path.to_owned(), source })
+}
+
+fn parse_nodes(table: &Table<'_>, models: &mut Vec<String>) -> Result<Vec<Node>, TraceError> {
+    let columns = ["sn", "cpu_milli", "memory_mib", "gpu"];
+    let [name, cpus, mem, cards] = table.columns(columns)?;
+    let model = table.column("model")?;
+    let mut nodes = Vec::new();
+    for row in table.rows() {
+        let cards: u16 = row.number(cards)?;
+        let model = row.text(model)?;
+        nodes.push(Node {
+            name: row.text(name)?.to_owned(),
+            cpus_milli: row.number(cpus)?,
+            mem_mib: row.number(mem)?,
+            cards,
+            model: if cards == 0 { 0 } else { table.model_id(models, model)? },
+        });
+    }
+    if nodes.iter().all(|node| node.cards == 0) {
+        return Err(TraceError::Empty { path: table.path.to_owned(), what: "host" });
+    }
+    Ok(nodes)
+}
+
+fn parse_pods(table: &Table<'_>, models: &mut Vec<String>) -> Result<(Vec<Shape>, Vec<u32>), TraceError> {
+    let columns = ["name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"];
+    let [name, cpus, mem, cards, milli] = table.columns(columns)?;
+    // Some lists know no constraints.
+    let spec = table.column("gpu_spec").ok();
+    let mut known: BTreeMap<Shape, u32> = BTreeMap::new();
+    let mut shapes = Vec::new();
+    let mut named: Vec<(&str, u32)> = Vec::new();
+    for row in table.rows() {
+        let mut set = ModelSet::NONE;
+        for model in spec.map_or(Ok(""), |spec| row.text(spec))?.split('|').filter(|model| !model.is_empty())
+        {
+            set = set.with(table.model_id(models, model)?);
+        }
+        let models = if set == ModelSet::NONE { ModelSet::ANY } else { set };
+        let cards = row.number(cards)?;
+        let card_milli: u32 = if cards == 0 { 0 } else { row.number(milli)? };
+        if card_milli > 1000 || (cards > 0 && card_milli == 0) || (cards > 1 && card_milli < 1000) {
+            return Err(row.wrong(milli, "1..=1000, and 1000 for several GPUs"));
+        }
+        let shape =
+            Shape { cpus_milli: row.number(cpus)?, mem_mib: row.number(mem)?, cards, card_milli, models };
+        let index = *known.entry(shape).or_insert_with(|| {
+            shapes.push(shape);
+            shapes.len() as u32 - 1
+        });
+        named.push((row.text(name)?, index));
+    }
+    if shapes.iter().all(|shape| shape.cards == 0) {
+        return Err(TraceError::Empty { path: table.path.to_owned(), what: "pod" });
+    }
+    named.sort_by_key(|(name, _)| *name);
+    Ok((shapes, named.into_iter().map(|(_, index)| index).collect()))
+}
+
+/// A column by its place and name.
+#[derive(Clone, Copy)]
+struct Column(usize, &'static str);
+
+/// A comma-separated text with a header. No quotes: the lists have none.
+struct Table<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl<'a> Table<'a> {
+    fn new(path: &'a Path, text: &'a str) -> Self {
+        Self { path, text }
+    }
+
+    fn column(&self, name: &'static str) -> Result<Column, TraceError> {
+        let header = self.text.lines().next().unwrap_or_default();
+        let place = header.split(',').position(|column| column.trim() == name);
+        let missing = TraceError::Column { path: self.path.to_owned(), column: name };
+        place.map(|place| Column(place, name)).ok_or(missing)
+    }
+
+    fn columns<const N: usize>(&self, names: [&'static str; N]) -> Result<[Column; N], TraceError> {
+        let mut columns = [Column(0, ""); N];
+        for (column, name) in columns.iter_mut().zip(names) {
+            *column = self.column(name)?;
+        }
+        Ok(columns)
+    }
+
+    fn rows(&self) -> impl Iterator<Item = Row<'a>> {
+        let path = self.path;
+        let lines = (1..).zip(self.text.lines()).skip(1).filter(|(_, line)| !line.trim().is_empty());
+        lines.map(move |(line, text)| Row { path, line, fields: text.split(',').map(str::trim).collect() })
+    }
+
+    fn model_id(&self, models: &mut Vec<String>, name: &str) -> Result<u16, TraceError> {
+        let known = models.iter().position(|model| model == name);
+        if known.is_none() && models.len() == MODELS_MAX {
+            return Err(TraceError::Models { path: self.path.to_owned() });
+        }
+        let index = known.unwrap_or_else(|| {
+            models.push(name.to_owned());
+            models.len() - 1
+        });
+        // At most 63, so that it fits.
+        Ok(index as u16 + 1)
+    }
+}
+
+struct Row<'a> {
+    path: &'a Path,
+    line: usize,
+    fields: Vec<&'a str>,
+}
+
+impl<'a> Row<'a> {
+    fn text(&self, column: Column) -> Result<&'a str, TraceError> {
+        let missing =
+            || TraceError::Missing { path: self.path.to_owned(), line: self.line, column: column.1 };
+        self.fields.get(column.0).copied().ok_or_else(missing)
+    }
+
+    fn number<T: FromStr>(&self, column: Column) -> Result<T, TraceError> {
+        self.text(column)?.parse().map_err(|_| self.wrong(column, "a whole number in range"))
+    }
+
+    fn wrong(&self, column: Column, want: &'static str) -> TraceError {
+        let text = self.fields.get(column.0).copied().unwrap_or_default().to_owned();
+        TraceError::Field { path: self.path.to_owned(), line: self.line, column: column.1, text, want }
+    }
+}
