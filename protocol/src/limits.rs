@@ -52,14 +52,14 @@ pub const GOSSIP_BYTES_MAX: usize = 1_100;
 pub const QUEUE_DEPTH_MAX: usize = 8;
 /// Most queues of one cluster.
 pub const QUEUES_MAX: usize = 10_000;
-/// Most parts of one gang.
-pub const GANG_PARTS_MAX: u32 = 4_096;
+/// Most parts of one gang: with 8 cards each its start still fits into one log entry.
+pub const GANG_PARTS_MAX: u32 = 1_024;
 /// Most jobs that one job may wait for.
 pub const DEPENDENCIES_MAX: usize = 256;
 /// Most further asks that a job would be content with.
 pub const ALTERNATIVES_MAX: usize = 8;
 /// Most victims of one move.
-pub const VICTIMS_MAX: usize = 4_096;
+pub const VICTIMS_MAX: usize = 16_384;
 /// Most advance reservations, and most hosts named by one.
 pub const RESERVATIONS_MAX: usize = 1_024;
 /// Longest warning before an end, in ms.

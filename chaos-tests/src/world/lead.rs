@@ -300,13 +300,13 @@ impl World {
         let most = 1 + u32::from(self.rng.chance(100));
         let Some(agent) = self.agent_mut(host) else { return };
         let Some(lead) = agent.lead.as_mut() else { return };
-        if lead.plans >= most || !agent.state.has_pending() {
+        if lead.plans >= most || !agent.state.wants_planning(wall_ms) {
             return;
         }
         lead.rounds += 1;
         let avoid_hosts = lead.book.suspected(now_local).into_iter().collect();
         let config = PlanConfig { avoid_hosts, ..PlanConfig::default() };
-        let plan = placement::plan(&View::of(&agent.state), &config, wall_ms, lead.rounds);
+        let plan = placement::plan(&View::of(&agent.state, wall_ms), &config, wall_ms);
         if plan.moves.is_empty() {
             return;
         }

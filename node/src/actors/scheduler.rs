@@ -5,7 +5,7 @@
 use crate::io::clock;
 use crate::node::Node;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use rota_core::placement::{self, PlanConfig, View};
+use rota_core::placement::{PlanConfig, Planner, View};
 use rota_protocol::RequestId;
 use rota_protocol::command::{Command, Proposal};
 use rota_protocol::job::Actor as Author;
@@ -34,7 +34,7 @@ pub struct Scheduler;
 /// What it needs.
 pub struct State {
     node: Arc<Node>,
-    rounds: u64,
+    planner: Planner,
 }
 
 impl Actor for Scheduler {
@@ -44,7 +44,7 @@ impl Actor for Scheduler {
 
     async fn pre_start(&self, myself: ActorRef<Msg>, node: Arc<Node>) -> Result<State, ActorProcessingErr> {
         myself.send_interval(TICK, || Msg::Tick);
-        Ok(State { node, rounds: 0 })
+        Ok(State { node, planner: Planner::default() })
     }
 
     async fn handle(
@@ -73,13 +73,16 @@ async fn round(state: &mut State) -> bool {
     if !node.consensus.leadership().borrow().leading {
         return false;
     }
-    let Some(view) = node.consensus.read(|replica| replica.has_pending().then(|| View::of(replica))) else {
+    let now_ms = clock::wall_ms();
+    let look = |replica: &rota_core::State| replica.wants_planning(now_ms).then(|| View::of(replica, now_ms));
+    let Some(view) = node.consensus.read(look) else {
         return false;
     };
     let config = PlanConfig { avoid_hosts: node.suspected(), ..PlanConfig::default() };
-    state.rounds += 1;
     let started = std::time::Instant::now();
-    let plan = placement::plan(&view, &config, clock::wall_ms(), state.rounds);
+    let plan = state.planner.plan(&view, &config, now_ms);
+    // Rows that the copy shares are copied whole when they change: it must not outlive its use.
+    drop(view);
     metrics::histogram!(crate::meters::PLAN_SECONDS).record(started.elapsed().as_secs_f64());
     if plan.moves.is_empty() {
         return false;

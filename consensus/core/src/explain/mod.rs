@@ -22,7 +22,7 @@ use tally::{Tally, settled, tally};
 /// Whether a job can start, and if not, why. None for an unknown job.
 #[must_use]
 pub fn why(state: &State, id: JobId, now_ms: u64) -> Option<WhyView> {
-    let job = state.job(id)?;
+    let job = state.jobs.shared(id)?;
     let ask = &job.spec.ask;
     let waits = job.state == JobState::Pending || (job.state == JobState::Running && !job.pending.is_empty());
     let lack = if waits { lack(state, ask) } else { None };

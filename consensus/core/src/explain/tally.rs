@@ -1,13 +1,14 @@
 //! Every host once, under the first thing that keeps a job off it. What is said of the numbers is in `mod.rs`.
 
-use crate::fit::{self, Misfit, Want, mib, milli};
-use crate::placement::{PlanConfig, View, held};
+use crate::fit::{Misfit, mib, milli};
+use crate::placement::{PlanConfig, Planner, Verdict, View};
 use crate::state::State;
 use crate::state::host::Host;
 use crate::state::job::Job;
 use rota_protocol::view::WhyReason;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Hosts by their first obstacle.
 #[derive(Default)]
@@ -95,32 +96,54 @@ impl Tally {
     }
 }
 
-/// Every host once, under its first obstacle.
-pub(super) fn tally(state: &State, job: &Job, now_ms: u64) -> Tally {
+/// Every host once, under its first obstacle: the planner's own look.
+pub(super) fn tally(state: &State, job: &Arc<Job>, now_ms: u64) -> Tally {
     let mut tally = Tally::default();
-    let avoided: BTreeMap<_, _> = job.avoided(now_ms).collect();
-    let hold = held(&View::of(state), &PlanConfig::default(), now_ms, 0);
-    let want = Want { ask: &job.spec.ask, tenant: &job.tenant };
-    for host in state.hosts() {
-        if let Err(misfit) = fit::fits(host, &host.used, want, now_ms) {
+    let view = View::of(state, now_ms);
+    let look = Planner::default().look(&view, &PlanConfig::default(), now_ms, job);
+    for (host, verdict) in state.hosts().zip(&look.hosts) {
+        let Some(verdict) = &verdict.1 else {
+            continue;
+        };
+        add(&mut tally, job, host, verdict, now_ms);
+    }
+    tally
+}
+
+fn add(tally: &mut Tally, job: &Job, host: &Host, verdict: &Verdict, now_ms: u64) {
+    match verdict {
+        Verdict::Misfit(misfit) => {
             let figure = misfit.numbers().map_or(0, |(_, has)| has);
-            let group = tally.add(host, misfit.kind(), figure, detail(host, &misfit, now_ms));
+            let group = tally.add(host, misfit.kind(), figure, detail(host, misfit, now_ms));
             group.lasting = misfit.is_lasting();
-        } else if let Some(avoid) = avoided.get(&host.id) {
-            let left_s = avoid.until_ms.saturating_sub(now_ms).div_ceil(1_000);
-            let detail =
-                format!("could not launch it, tried again in {left_s} s (back-off {})", avoid.failures);
+        }
+        Verdict::BacksOff { until_ms, failures } => {
+            let left_s = until_ms.saturating_sub(now_ms).div_ceil(1_000);
+            let detail = format!("could not launch it, tried again in {left_s} s (back-off {failures})");
             tally.add(host, "avoided", 0, detail);
-        } else if let Some((_, other)) = hold.filter(|(held, other)| *held == host.id && *other != job.id) {
-            tally.add(host, "held", 0, format!("kept free for job {other}, which has waited longer"));
-        } else if job.parallel_room() == 0 {
+        }
+        Verdict::Promised { job: other, at_ms } => {
+            let left_s = at_ms.saturating_sub(now_ms).div_ceil(1_000);
+            let detail = format!("kept for job {other}, which is before it and starts within {left_s} s");
+            tally.add(host, "held", 0, detail);
+        }
+        Verdict::Reserved => {
+            tally.add(host, "reserved", 0, "kept by an advance reservation".into());
+        }
+        Verdict::Silent => {
+            tally.add(host, "silent", 0, format!("{} does not answer just now", host.name));
+        }
+        Verdict::Layout => {
+            tally.add(host, "layout", 0, "fits, but not where its tasks must lie together".into());
+        }
+        Verdict::Fits if job.parallel_room() == 0 => {
             let detail = "fits, but the job's own cap on parallel tasks is reached".into();
             tally.add(host, "parallel_cap", 0, detail);
-        } else {
+        }
+        Verdict::Fits => {
             tally.add(host, "fits", 0, "fits now".into());
         }
     }
-    tally
 }
 
 /// For a job that waits for nothing: every host under one heading.

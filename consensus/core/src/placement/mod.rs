@@ -3,10 +3,104 @@
 
 mod check;
 mod choose;
-mod plan;
+mod evict;
+mod gang;
+mod look;
+mod models;
+mod promise;
+mod round;
 pub mod score;
+mod share;
+mod sites;
 mod view;
 
 pub use check::check_plan;
-pub use plan::{HOLD_AFTER_MS, PlanConfig, held, plan};
-pub use view::{ReadyJob, View};
+pub use look::{Expected, Look, Verdict};
+pub use view::{HostView, View};
+
+use crate::state::job::Job;
+use rota_protocol::HostId;
+use rota_protocol::limits::PLAN_MOVES_MAX;
+use rota_protocol::plan::Plan;
+use round::Round;
+use score::Policy;
+use sites::Ground;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What a round may do. One set of values serves all workloads; tests and replays may differ.
+#[derive(Debug, Clone)]
+pub struct PlanConfig {
+    /// Hosts that are silent just now: nothing is placed there.
+    pub avoid_hosts: BTreeSet<HostId>,
+    /// Most moves; never more than [`PLAN_MOVES_MAX`].
+    pub moves_max: usize,
+    /// How hosts are compared.
+    pub policy: Policy,
+    /// How long work without a limit is taken to run, in ms.
+    pub default_limit_ms: u64,
+    /// How long the end of work without a grace of its own may take beyond its limit, in ms.
+    pub grace_ms: u64,
+    /// Most promises that bind a round.
+    pub promises_max: usize,
+    /// A promise is written down once its job has waited so long, in ms: those that start at once need none.
+    pub promise_after_ms: u64,
+    /// A promise is replaced by an earlier one only if it is better by this, in ms.
+    pub promise_gain_ms: u64,
+    /// Attempts may be ended to make room.
+    pub evicts: bool,
+}
+
+impl Default for PlanConfig {
+    fn default() -> Self {
+        Self {
+            avoid_hosts: BTreeSet::new(),
+            moves_max: PLAN_MOVES_MAX,
+            policy: Policy::Rota,
+            default_limit_ms: 24 * 3_600 * 1_000,
+            grace_ms: 10_000,
+            promises_max: 8,
+            promise_after_ms: 5_000,
+            promise_gain_ms: 10_000,
+            evicts: true,
+        }
+    }
+}
+
+/// The planner with what it keeps from round to round: an index over hosts and asks. It only saves time; a fresh one
+/// gives the same plans.
+#[derive(Debug, Clone, Default)]
+pub struct Planner {
+    ground: Ground,
+}
+
+impl Planner {
+    /// What is to be done now.
+    #[must_use]
+    pub fn plan(&mut self, view: &View, config: &PlanConfig, now_ms: u64) -> Plan {
+        let mut round = Round::new(view, config, &mut self.ground, now_ms);
+        round.run();
+        let plan = round.plan();
+        debug_assert_eq!(check_plan(view, config, now_ms, &plan), Vec::<String>::new());
+        plan
+    }
+
+    /// What a round makes of one waiting job, host by host. A job whose class is out of the round before its turn is
+    /// looked at when all others have had theirs.
+    #[must_use]
+    pub fn look(&mut self, view: &View, config: &PlanConfig, now_ms: u64, job: &Arc<Job>) -> Look {
+        let mut round = Round::new(view, config, &mut self.ground, now_ms);
+        round.probe = Some(job.id);
+        round.run();
+        if round.look.is_none() {
+            round.look_at(job);
+        }
+        round.look.unwrap_or_default()
+    }
+}
+
+/// What is to be done now, by a fresh planner.
+#[must_use]
+pub fn plan(view: &View, config: &PlanConfig, now_ms: u64) -> Plan {
+    Planner::default().plan(view, config, now_ms)
+}

@@ -1,106 +1,110 @@
-//! What the planner sees: hosts by reference, and the heads of the queue by class. Bounded, whatever the queue.
+//! What the planner sees: a bounded copy of the state that costs pointers, not rows.
 
 use crate::state::State;
+use crate::state::attempt::Attempt;
+use crate::state::demand::AskShape;
 use crate::state::host::Host;
-use rota_protocol::job::JobSpec;
+use crate::state::job::{Job, Place};
+use crate::state::queue::Queue;
 use rota_protocol::limits::PLAN_MOVES_MAX;
-use rota_protocol::{HostId, JobId, TaskId};
-use std::collections::BTreeSet;
+use rota_protocol::queue::QueueId;
+use rota_protocol::reservation::ReservationSpec;
+use rota_protocol::{HostId, JobId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Most jobs copied for one round, over all classes.
-const VIEW_JOBS_MAX: usize = 32_768;
+const VIEW_JOBS_MAX: usize = 65_536;
+/// Most jobs whose deadline has passed that one round gives up.
+const LAPSES_MAX: usize = 256;
 
-/// One job that may be placed.
+/// One host and what lives there.
 #[derive(Debug, Clone)]
-pub struct ReadyJob {
-    /// Its number.
-    pub id: JobId,
-    /// What it asks.
-    pub spec: Arc<JobSpec>,
-    /// Who pays.
-    pub tenant: String,
-    /// Log time of acceptance.
-    pub submitted_ms: u64,
-    /// The first waiting tasks, as ranges of ordinals.
-    pub tasks: Vec<(u32, u32)>,
-    /// How many may be placed at once.
-    pub room: u32,
-    /// Hosts to keep away from, and until when.
-    pub avoid: Vec<(HostId, u64)>,
+pub struct HostView {
+    /// The host.
+    pub host: Arc<Host>,
+    /// Its live attempts by token.
+    pub attempts: Arc<Vec<Arc<Attempt>>>,
 }
 
-impl ReadyJob {
-    /// Highest priority first, then the order of submission.
-    pub(super) fn place(&self) -> (std::cmp::Reverse<u16>, JobId) {
-        (std::cmp::Reverse(self.spec.priority), self.id)
-    }
-
-    /// The task at a position.
-    pub(super) fn task(&self, ordinal: u32) -> TaskId {
-        let index = self.spec.array.map_or(0, |array| array.index(ordinal));
-        TaskId { job: self.id, index }
-    }
-
-    /// Tasks in order, no more than may be placed.
-    pub(super) fn ordinals(&self) -> impl Iterator<Item = u32> + '_ {
-        let flat = self.tasks.iter().flat_map(|(start, end)| *start..*end);
-        flat.take(self.room as usize)
-    }
-}
-
-/// A copy of what planning needs; taking it costs pointers, not jobs.
-#[derive(Debug, Clone)]
+/// A copy of what planning needs.
+#[derive(Debug, Clone, Default)]
 pub struct View {
     /// The log index of the copy.
     pub index: u64,
     /// All hosts by number.
-    pub hosts: Vec<Arc<Host>>,
-    /// Ready jobs by class (equal asks), each class in order. A class holds no more jobs than a plan has moves.
-    pub classes: Vec<Vec<ReadyJob>>,
+    pub hosts: Vec<HostView>,
+    /// Ready jobs by class (equal asks on one account), each class in order. A class holds no more jobs than a plan
+    /// has moves.
+    pub classes: Vec<Vec<Arc<Job>>>,
+    /// Waiting jobs that were promised a start, by number.
+    pub promised: Vec<Arc<Job>>,
+    /// Waiting jobs whose deadline has passed.
+    pub lapsed: Vec<JobId>,
+    /// All queues by number.
+    pub queues: Vec<Arc<Queue>>,
+    /// Advance reservations by name.
+    pub reservations: Vec<Arc<ReservationSpec>>,
+    /// What the cluster is asked for, by shape.
+    pub demand: Arc<BTreeMap<AskShape, u64>>,
+    /// Grows when `demand` should be looked at again.
+    pub demand_version: u64,
 }
 
 impl View {
-    /// A copy of `state`.
+    /// A copy of `state`, as of `now_ms`.
     #[must_use]
-    pub fn of(state: &State) -> Self {
-        let mut classes: Vec<(&BTreeSet<_>, _)> = Vec::new();
-        for class in state.jobs.ready().values() {
-            if let Some(head) = class.first() {
-                classes.push((class, *head));
-            }
-        }
-        // Should the copy be too small for all, the classes with the first heads are in it.
-        classes.sort_by_key(|(_, head)| *head);
-        let mut left = VIEW_JOBS_MAX;
-        let classes = classes.into_iter().map_while(|(class, _)| {
-            if left == 0 {
-                return None;
-            }
-            let ids = class.iter().take(PLAN_MOVES_MAX.min(left)).map(|(_, _, id)| *id);
-            let jobs: Vec<ReadyJob> = ids.filter_map(|id| ready(state, id)).collect();
-            left = left.saturating_sub(jobs.len());
-            Some(jobs)
-        });
+    pub fn of(state: &State, now_ms: u64) -> Self {
+        let promised = state.jobs.promised().filter_map(|id| state.jobs.shared(id));
+        let hosts = state
+            .hosts
+            .shared()
+            .map(|host| HostView { host: Arc::clone(host), attempts: state.attempts.row(host.id) });
         Self {
             index: state.applied_index(),
-            classes: classes.collect(),
-            hosts: state.hosts.shared().cloned().collect(),
+            hosts: hosts.collect(),
+            classes: classes(state),
+            promised: promised.filter(|job| job.is_ready()).cloned().collect(),
+            lapsed: state.jobs.lapsed(now_ms).take(LAPSES_MAX).collect(),
+            queues: state.queues.shared().cloned().collect(),
+            reservations: state.reservations.shared().cloned().collect(),
+            demand: state.demand.shared(),
+            demand_version: state.demand.version,
         }
+    }
+
+    /// A queue by its number.
+    #[must_use]
+    pub fn queue(&self, id: QueueId) -> Option<&Arc<Queue>> {
+        self.queues.binary_search_by_key(&id, |queue| queue.id).ok().map(|at| &self.queues[at])
+    }
+
+    /// The queue itself, then those above it.
+    pub fn queue_path(&self, id: QueueId) -> impl Iterator<Item = &Arc<Queue>> {
+        std::iter::successors(self.queue(id), |queue| self.queue(queue.parent?))
+    }
+
+    /// Where a host stands among the hosts.
+    #[must_use]
+    pub fn host_at(&self, id: HostId) -> Option<usize> {
+        self.hosts.binary_search_by_key(&id, |row| row.host.id).ok()
     }
 }
 
-fn ready(state: &State, id: JobId) -> Option<ReadyJob> {
-    let job = state.job(id)?;
-    let room = job.parallel_room();
-    let avoided = job.avoided(state.clock_ms());
-    Some(ReadyJob {
-        id,
-        spec: Arc::clone(&job.spec),
-        tenant: job.tenant.clone(),
-        submitted_ms: job.submitted_ms,
-        tasks: job.pending.first(room.min(PLAN_MOVES_MAX as u32)),
-        room,
-        avoid: avoided.map(|(host, avoid)| (host, avoid.until_ms)).collect(),
-    })
+/// Should the copy be too small for all, the classes with the first heads are in it.
+fn classes(state: &State) -> Vec<Vec<Arc<Job>>> {
+    let mut classes: Vec<(&BTreeSet<Place>, Place)> =
+        state.jobs.ready().values().filter_map(|class| Some((class, *class.first()?))).collect();
+    classes.sort_by_key(|(_, head)| *head);
+    let mut left = VIEW_JOBS_MAX;
+    let copied = classes.into_iter().map_while(|(class, _)| {
+        if left == 0 {
+            return None;
+        }
+        let ids = class.iter().take(PLAN_MOVES_MAX.min(left)).map(|(_, _, id)| *id);
+        let jobs: Vec<Arc<Job>> = ids.filter_map(|id| state.jobs.shared(id)).cloned().collect();
+        left = left.saturating_sub(jobs.len());
+        Some(jobs)
+    });
+    copied.collect()
 }

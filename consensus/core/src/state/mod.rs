@@ -23,6 +23,7 @@ use queue::QueueTable;
 use reservation::ReservationTable;
 use rota_protocol::command::SecretHash;
 use rota_protocol::job::Actor;
+use rota_protocol::queue::Excess;
 use rota_protocol::reservation::ReservationSpec;
 use rota_protocol::{HostId, JobId, TaskId, Token};
 use token::TokenTable;
@@ -177,10 +178,17 @@ impl State {
         &self.demand
     }
 
-    /// Some job could be placed as far as the job itself is concerned.
+    /// There may be something to plan at `now_ms`: jobs that wait, a deadline that has passed, a host to be emptied,
+    /// a queue above its ceiling.
     #[must_use]
-    pub fn has_pending(&self) -> bool {
+    pub fn wants_planning(&self, now_ms: u64) -> bool {
+        let emptying = |host: &Host| host.drain.is_some() && host.evict_at_ms.is_some_and(|at| now_ms >= at);
+        let trimmed =
+            |queue: &queue::Queue| queue.spec.excess != Excess::LetEnd && !queue.held.within(&queue.bound());
         !self.jobs.ready().is_empty()
+            || self.jobs.lapsed(now_ms).next().is_some()
+            || self.hosts().any(emptying)
+            || self.queues.iter().any(trimmed)
     }
 
     /// What each tenant has held so far; attempts that still live are not counted yet.

@@ -136,6 +136,11 @@ impl QueueTable {
         self.map.values().map(|queue| &**queue)
     }
 
+    /// All queues by number, shared.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = &Arc<Queue>> {
+        self.map.values()
+    }
+
     /// How many.
     #[must_use]
     pub fn len(&self) -> usize {

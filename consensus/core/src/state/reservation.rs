@@ -65,3 +65,44 @@ pub(crate) fn in_the_way<'r>(
         !ours && row.hosts.contains(&host) && row.meets(from_ms, until_ms)
     })
 }
+
+/// Reservations by host, for many questions in a row.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReservedHosts<'r> {
+    by_host: BTreeMap<HostId, Vec<&'r ReservationSpec>>,
+}
+
+impl<'r> ReservedHosts<'r> {
+    pub(crate) fn new(rows: impl Iterator<Item = &'r ReservationSpec>) -> Self {
+        let mut by_host: BTreeMap<HostId, Vec<&'r ReservationSpec>> = BTreeMap::new();
+        for row in rows {
+            for host in &row.hosts {
+                by_host.entry(*host).or_default().push(row);
+            }
+        }
+        Self { by_host }
+    }
+
+    /// The host is named by some reservation.
+    pub(crate) fn any(&self, host: HostId) -> bool {
+        self.by_host.contains_key(&host)
+    }
+
+    /// Some reservation keeps work off the host between these times; `ours` says whether the work's queue lies in one
+    /// of a name.
+    pub(crate) fn in_the_way(
+        &self,
+        host: HostId,
+        from_ms: u64,
+        until_ms: Option<u64>,
+        ours: impl Fn(&String) -> bool,
+    ) -> bool {
+        self.by_host.get(&host).into_iter().flatten().any(|row| {
+            let kept_for_us = match &row.kept_for {
+                ReservedFor::Nobody => false,
+                ReservedFor::Queues(names) => names.iter().any(&ours),
+            };
+            !kept_for_us && row.meets(from_ms, until_ms)
+        })
+    }
+}

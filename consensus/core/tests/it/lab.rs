@@ -118,7 +118,7 @@ impl Lab {
     }
 
     pub(crate) fn plan(&self) -> Plan {
-        plan(&View::of(&self.state), &PlanConfig::default(), self.now_ms, 1)
+        plan(&View::of(&self.state, self.now_ms), &PlanConfig::default(), self.now_ms)
     }
 
     /// Plans and commits; nothing may be refused. Gives the number of moves.

@@ -225,7 +225,7 @@ fn a_thousand_random_cancels() {
         one_report(&mut lab, &mut draw);
     }
     assert!(lab.is_idle());
-    assert!(!lab.state.has_pending());
+    assert!(!lab.state.wants_planning(lab.now_ms));
     assert!(lab.state.jobs().all(|j| j.state.is_terminal()));
     lab.check_copies();
 }

@@ -1,0 +1,400 @@
+//! Evict: whom to end so that a blocked job finds room, a drained host empties, or a queue comes back under its
+//! ceiling. A search gives a complete plan or nothing: victims, and the slots that they leave. Cheapest first: lowest
+//! priority, then the least work lost, then the fewest cards.
+
+use super::choose::choose;
+use super::round::{Round, at_least};
+use crate::apply::{EVICTED_PER_GAINED_MAX, PREEMPT_GAP};
+use crate::fit::{self, Want};
+use crate::state::attempt::Attempt;
+use crate::state::host::Used;
+use crate::state::job::Job;
+use crate::state::queue::Queue;
+use rota_protocol::ask::Ask;
+use rota_protocol::job::{AttemptState, EndReason};
+use rota_protocol::plan::{Move, Slot};
+use rota_protocol::queue::{Amounts, Excess, QueueId};
+use rota_protocol::{DeviceUuid, JobId, Token};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Searches of one round: each looks at every host.
+const SEARCHES_MAX: usize = 16;
+/// Parts of one gang for which one host is searched.
+const PARTS_PER_HOST_MAX: usize = 16;
+
+/// What ending some attempts on one host costs, least first.
+type Cost = (u16, u64, u64);
+
+/// Room for one task, and who has to go for it.
+struct Offer {
+    cost: Cost,
+    victims: Vec<Token>,
+    slot: Slot,
+    /// Place among the offers of its host: the earlier ones come with it.
+    order: usize,
+}
+
+impl<'p> Round<'p> {
+    /// Asks for the end of others so that the job finds room; false if there is no such plan.
+    pub(super) fn evict_for(&mut self, job: &Arc<Job>) -> bool {
+        if !self.config.evicts || self.is_waiting_for_victims(job) {
+            return false;
+        }
+        for (choice, ask) in (0_u8..).zip(job.spec.asks()) {
+            for reason in [EndReason::Preempt, EndReason::Reclaim] {
+                if !self.may_search(job, ask, reason) || self.searches >= SEARCHES_MAX {
+                    continue;
+                }
+                self.searches += 1;
+                if let Some((victims, slots)) = self.search(job, ask, reason) {
+                    self.carry_out(job, choice, reason, victims, slots);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Drained hosts whose time has come, and queues above a lowered ceiling that do not let end.
+    pub(super) fn drain_and_trim(&mut self) {
+        let view = self.view;
+        let mut leaving: Vec<&Arc<Attempt>> = Vec::new();
+        for row in &view.hosts {
+            let due = row.host.drain.is_some() && row.host.evict_at_ms.is_some_and(|at| self.now_ms >= at);
+            if due {
+                leaving.extend(row.attempts.iter().filter(|a| a.state != AttemptState::Ending));
+            }
+        }
+        self.evict_all(&leaving, EndReason::Drain);
+        for queue in &view.queues {
+            if queue.spec.excess == Excess::RequeueYoungest && !queue.held.within(&queue.bound()) {
+                let youngest = self.youngest_above(queue);
+                self.evict_all(&youngest, EndReason::Ceiling);
+            }
+        }
+    }
+
+    fn evict_all(&mut self, attempts: &[&Arc<Attempt>], reason: EndReason) {
+        let mut victims: BTreeSet<Token> =
+            attempts.iter().map(|a| a.token).filter(|token| !self.victims.contains(token)).collect();
+        for job in attempts.iter().filter(|a| a.in_gang).map(|a| a.task.job).collect::<BTreeSet<JobId>>() {
+            victims.extend(self.parts_of(job));
+        }
+        if victims.is_empty() || self.is_full() {
+            return;
+        }
+        self.victims.extend(&victims);
+        let count = victims.len();
+        let victims = victims.into_iter().collect();
+        self.emit(Move::Evict { job: None, reason, victims, slots: Vec::new(), choice: 0 }, count / 4);
+    }
+
+    /// Every part of a gang that nobody has asked to end.
+    fn parts_of(&self, job: JobId) -> Vec<Token> {
+        let rows = self.view.hosts.iter().flat_map(|row| row.attempts.iter());
+        let parts = rows.filter(|a| a.task.job == job && a.state != AttemptState::Ending);
+        parts.map(|a| a.token).filter(|token| !self.victims.contains(token)).collect()
+    }
+
+    /// The youngest attempts of a queue that are too many for its bound.
+    fn youngest_above(&self, queue: &Queue) -> Vec<&'p Arc<Attempt>> {
+        let lies_in = |attempt: &Attempt| self.view.queue_path(attempt.queue).any(|q| q.id == queue.id);
+        let live = self.view.hosts.iter().flat_map(|row| row.attempts.iter());
+        let mut live: Vec<&Arc<Attempt>> = live.filter(|a| lies_in(a)).collect();
+        live.sort_by_key(|a| Reverse((a.granted_ms, a.token)));
+        let mut held = queue.held;
+        let mut youngest = Vec::new();
+        for attempt in live {
+            if held.within(&queue.bound()) {
+                break;
+            }
+            held = held.minus(&attempt.amounts());
+            if attempt.state != AttemptState::Ending {
+                youngest.push(attempt);
+            }
+        }
+        youngest
+    }
+
+    /// Attempts are being ended for it already.
+    fn is_waiting_for_victims(&self, job: &Job) -> bool {
+        let Some(promise) = job.promise.as_ref().filter(|promise| promise.evicting) else {
+            return false;
+        };
+        promise.slots.iter().any(|slot| {
+            let row = self.view.host_at(slot.host).map(|at| &self.view.hosts[at]);
+            row.is_some_and(|row| row.attempts.iter().any(|a| a.state == AttemptState::Ending))
+        })
+    }
+
+    fn may_search(&self, job: &Job, ask: &Ask, reason: EndReason) -> bool {
+        let (fewest, _) = job.start_range();
+        let more = at_least(ask).times(u64::from(fewest));
+        match reason {
+            EndReason::Preempt => job.priority >= PREEMPT_GAP,
+            _ => self.view.queue_path(job.queue).any(|queue| {
+                let guarantee = queue.spec.guarantee;
+                guarantee.gpu_milli > 0
+                    && self.shares.held(queue).gpu_milli + more.gpu_milli <= guarantee.gpu_milli
+            }),
+        }
+    }
+
+    fn search(&mut self, job: &Arc<Job>, ask: &Ask, reason: EndReason) -> Option<(Vec<Token>, Vec<Slot>)> {
+        let want = Want { ask, tenant: &job.tenant };
+        let (fewest, _) = job.start_range();
+        let parts = fewest as usize;
+        let mut offers: Vec<Offer> = Vec::new();
+        for at in 0..self.ground.sites.len() {
+            if self.guards.is_promised(at) || !self.is_candidate(at, job) {
+                continue;
+            }
+            offers.extend(self.offers(at, job, want, reason, parts.min(PARTS_PER_HOST_MAX)));
+        }
+        offers.sort_by_key(|offer| (offer.cost, offer.order, offer.slot.host));
+        self.pick_offers(job, ask, reason, parts, offers)
+    }
+
+    fn is_candidate(&self, at: usize, job: &Job) -> bool {
+        let site = &self.ground.sites[at];
+        let backs_off = job.avoid.get(&site.id()).is_some_and(|avoid| self.now_ms < avoid.until_ms);
+        let open = fit::open(&site.row.host, &Used::default(), self.now_ms).is_ok();
+        open && !backs_off && !self.config.avoid_hosts.contains(&site.id())
+    }
+
+    /// Room for one task after the other on one host, with those who would have to go for it.
+    fn offers(&self, at: usize, job: &Job, want: Want<'_>, reason: EndReason, parts: usize) -> Vec<Offer> {
+        let site = &self.ground.sites[at];
+        let host = &site.row.host;
+        if fit::capable(host, want.ask).is_err() {
+            return Vec::new();
+        }
+        let mut used = site.used().clone();
+        used.launching = 0;
+        let mut candidates: Vec<&Arc<Attempt>> = Vec::new();
+        for attempt in site.row.attempts.iter() {
+            if attempt.state == AttemptState::Ending || self.victims.contains(&attempt.token) {
+                // What is ending already is somebody's gain elsewhere in the plan: not counted again.
+                continue;
+            }
+            if self.may_end(attempt, job, reason) {
+                candidates.push(attempt);
+            }
+        }
+        candidates.sort_by_key(|a| (a.priority, self.work_lost(a), a.gpu_milli, Reverse(a.token)));
+        let mut candidates = candidates.into_iter();
+        let mut offers = Vec::new();
+        let mut gone: Vec<&Arc<Attempt>> = Vec::new();
+        while offers.len() < parts {
+            let devices = fit::fits(host, &used, want, self.now_ms)
+                .ok()
+                .and_then(|eligible| choose(self.ground, at, want, job.spec.layout, &eligible));
+            if let Some(devices) = devices {
+                let needed = self.needed(at, &used, want, &devices, std::mem::take(&mut gone));
+                for spared in &needed.spared {
+                    // Back where it was: it does not have to go after all.
+                    used.add(&spared.tenant, spared.cpus_milli, spared.mem_mib, &spared.holdings(host));
+                }
+                fit::take(host, &mut used, want, &devices, Token(offers.len() as u64 + 1));
+                used.launching = 0;
+                let cost = self.cost(&needed.victims);
+                let victims = needed.victims.iter().map(|a| a.token).collect();
+                let order = offers.len();
+                offers.push(Offer { cost, victims, slot: Slot { host: host.id, devices }, order });
+                continue;
+            }
+            let Some(next) = candidates.next() else {
+                return offers;
+            };
+            used.subtract(next.token, next.cpus_milli, next.mem_mib, &next.devices);
+            gone.push(next);
+        }
+        offers
+    }
+
+    /// Of those taken away, the ones without whom the slot would not be free. The dearest are spared first.
+    fn needed<'a>(
+        &self,
+        at: usize,
+        used: &Used,
+        want: Want<'_>,
+        devices: &[DeviceUuid],
+        gone: Vec<&'a Arc<Attempt>>,
+    ) -> Needed<'a> {
+        let host = &self.ground.sites[at].row.host;
+        let mut used = used.clone();
+        let mut needed = Needed { victims: Vec::new(), spared: Vec::new() };
+        for attempt in gone.into_iter().rev() {
+            used.add(&attempt.tenant, attempt.cpus_milli, attempt.mem_mib, &attempt.holdings(host));
+            if fit::takes(host, &used, want, devices, self.now_ms).is_ok() {
+                needed.spared.push(attempt);
+            } else {
+                used.subtract(attempt.token, attempt.cpus_milli, attempt.mem_mib, &attempt.devices);
+                needed.victims.push(attempt);
+            }
+        }
+        needed
+    }
+
+    fn may_end(&self, attempt: &Attempt, job: &Job, reason: EndReason) -> bool {
+        let allowed = match reason {
+            EndReason::Preempt => job.priority >= attempt.priority.saturating_add(PREEMPT_GAP),
+            _ => attempt.queue != job.queue && self.spare_of(attempt, job).is_some_and(|spare| spare > 0),
+        };
+        attempt.preemptible && allowed && self.now_ms >= attempt.spared_until_ms
+    }
+
+    /// What the queues of an attempt hold beyond their guarantees, below what they share with the job's queue; none
+    /// if nothing may be taken from them.
+    fn spare_of(&self, attempt: &Attempt, job: &Job) -> Option<u64> {
+        let shared: BTreeSet<QueueId> = self.view.queue_path(job.queue).map(|queue| queue.id).collect();
+        let own = self.view.queue_path(attempt.queue).filter(|queue| !shared.contains(&queue.id));
+        own.map(|queue| {
+            let held = self.shares.held(queue).gpu_milli;
+            held.saturating_sub(queue.spec.guarantee.gpu_milli)
+        })
+        .min()
+    }
+
+    fn work_lost(&self, attempt: &Attempt) -> u64 {
+        let ran_ms = self.now_ms.saturating_sub(attempt.started_ms.unwrap_or(self.now_ms));
+        ran_ms.saturating_mul(u64::from(attempt.gpu_milli.max(1))) / 1_000
+    }
+
+    fn cost(&self, victims: &[&Arc<Attempt>]) -> Cost {
+        let highest = victims.iter().map(|a| a.priority).max().unwrap_or(0);
+        let lost = victims.iter().map(|a| self.work_lost(a)).sum();
+        let cards = victims.iter().map(|a| u64::from(a.gpu_milli)).sum();
+        (highest, lost, cards)
+    }
+
+    /// Takes the cheapest offers that together seat the job, keep every rule, and do not cost more than they gain.
+    fn pick_offers(
+        &self,
+        job: &Arc<Job>,
+        ask: &Ask,
+        reason: EndReason,
+        parts: usize,
+        offers: Vec<Offer>,
+    ) -> Option<(Vec<Token>, Vec<Slot>)> {
+        let gained = at_least(ask).times(parts as u64);
+        let mut most_lost = if gained.gpu_milli > 0 {
+            gained.gpu_milli.saturating_mul(EVICTED_PER_GAINED_MAX)
+        } else {
+            u64::MAX
+        };
+        let mut lost: BTreeMap<QueueId, u64> = BTreeMap::new();
+        let mut victims: BTreeSet<Token> = BTreeSet::new();
+        let mut slots = Vec::new();
+        let mut next_of_host: BTreeMap<rota_protocol::HostId, usize> = BTreeMap::new();
+        for offer in offers {
+            if slots.len() == parts {
+                break;
+            }
+            let next = next_of_host.entry(offer.slot.host).or_default();
+            if offer.order != *next {
+                continue;
+            }
+            let Some(whole) = self.with_gangs(&offer.victims, job, reason) else {
+                continue;
+            };
+            let fresh: Vec<&Arc<Attempt>> =
+                whole.into_iter().filter(|a| !victims.contains(&a.token)).collect();
+            let cards: u64 = fresh.iter().map(|a| u64::from(a.gpu_milli)).sum();
+            if cards > most_lost || !self.keeps_guarantees(&fresh, job, reason, &mut lost) {
+                continue;
+            }
+            most_lost -= cards;
+            *next += 1;
+            victims.extend(fresh.iter().map(|a| a.token));
+            slots.push(offer.slot);
+        }
+        let seated = slots.len() == parts && !victims.is_empty();
+        (seated && self.within_ceilings(job, &gained, &victims))
+            .then(|| (victims.into_iter().collect(), slots))
+    }
+
+    /// The victims with the other parts of their gangs; none if one of those may not be ended.
+    fn with_gangs(&self, victims: &[Token], job: &Job, reason: EndReason) -> Option<Vec<&'p Arc<Attempt>>> {
+        let live = |token: &Token| {
+            let rows = self.view.hosts.iter().map(|row| &row.attempts);
+            let mut found =
+                rows.filter_map(|row| row.binary_search_by_key(token, |a| a.token).ok().map(|at| &row[at]));
+            found.next()
+        };
+        let mut whole: Vec<&Arc<Attempt>> = Vec::new();
+        for attempt in victims.iter().filter_map(live) {
+            whole.push(attempt);
+            if attempt.in_gang {
+                let rows = self.view.hosts.iter().flat_map(|row| row.attempts.iter());
+                whole.extend(rows.filter(|a| a.task.job == attempt.task.job && a.token != attempt.token));
+            }
+        }
+        let fair = whole.iter().all(|a| a.state != AttemptState::Ending && self.may_end(a, job, reason));
+        fair.then_some(whole)
+    }
+
+    /// Nobody falls below a guarantee by it; what is taken is noted.
+    fn keeps_guarantees(
+        &self,
+        victims: &[&Arc<Attempt>],
+        job: &Job,
+        reason: EndReason,
+        lost: &mut BTreeMap<QueueId, u64>,
+    ) -> bool {
+        if reason != EndReason::Reclaim {
+            return true;
+        }
+        let shared: BTreeSet<QueueId> = self.view.queue_path(job.queue).map(|queue| queue.id).collect();
+        let mut after = lost.clone();
+        for victim in victims {
+            for queue in self.view.queue_path(victim.queue).filter(|queue| !shared.contains(&queue.id)) {
+                let sum = after.entry(queue.id).or_default();
+                *sum += u64::from(victim.gpu_milli);
+                let held = self.shares.held(queue).gpu_milli;
+                if held < queue.spec.guarantee.gpu_milli.saturating_add(*sum) {
+                    return false;
+                }
+            }
+        }
+        *lost = after;
+        true
+    }
+
+    /// The job's own account allows it once those of the same queue are gone.
+    fn within_ceilings(&self, job: &Arc<Job>, gained: &Amounts, victims: &BTreeSet<Token>) -> bool {
+        if self.shares.admits(self.view, job, gained) {
+            return true;
+        }
+        let rows = self.view.hosts.iter().flat_map(|row| row.attempts.iter());
+        let own = rows.filter(|a| a.queue == job.queue && victims.contains(&a.token));
+        let freed = own.fold(Amounts::default(), |sum, a| sum.plus(&a.amounts()));
+        self.shares.admits(self.view, job, &gained.minus(&freed))
+    }
+
+    fn carry_out(
+        &mut self,
+        job: &Arc<Job>,
+        choice: u8,
+        reason: EndReason,
+        victims: Vec<Token>,
+        slots: Vec<Slot>,
+    ) {
+        self.victims.extend(victims.iter().copied());
+        let located: Vec<(usize, Slot)> =
+            slots.iter().filter_map(|slot| Some((self.view.host_at(slot.host)?, slot.clone()))).collect();
+        self.guards.unbind(job.id);
+        self.guards.leave(&victims);
+        self.guards.bind(self.ground, job, self.now_ms, choice, &located);
+        let size = victims.len() / 4 + slots.iter().map(|slot| slot.devices.len() + 1).sum::<usize>();
+        self.emit(Move::Evict { job: Some(job.id), reason, victims, slots, choice }, size);
+    }
+}
+
+/// Who has to go and who may stay after all.
+struct Needed<'a> {
+    victims: Vec<&'a Arc<Attempt>>,
+    spared: Vec<&'a Arc<Attempt>>,
+}

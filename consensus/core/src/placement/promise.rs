@@ -1,0 +1,420 @@
+//! Reserve: when and where a blocked job will find room, and what may run meanwhile.
+//!
+//! A promise is a latest start and its slots. It is computed from limits alone, which are enforced: what is predicted
+//! may order the queue, but never lets anything run past a promise. Under a promise a job may start on a promised host
+//! if its own limit ends before it, or if it fits beside the promised slots (EASY backfill, by the card).
+
+use super::choose::choose;
+use super::sites::Ground;
+use super::view::View;
+use crate::fit::{self, Want};
+use crate::state::attempt::Attempt;
+use crate::state::host::Used;
+use crate::state::job::{Job, Promise};
+use rota_protocol::device::DeviceFacts;
+use rota_protocol::job::AttemptState;
+use rota_protocol::plan::{PromiseBreak, Slot};
+use rota_protocol::work::Layout;
+use rota_protocol::{DeviceUuid, JobId, Token};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
+
+/// What is left, at the least, of an attempt that has run past what was expected of it, in ms.
+const OVERRUN_MS: u64 = 60_000;
+
+/// Something that a round has placed: a pseudo attempt.
+#[derive(Debug, Clone)]
+pub(super) struct Placed {
+    pub(super) token: Token,
+    pub(super) ends_ms: u64,
+    pub(super) cpus_milli: u32,
+    pub(super) mem_mib: u64,
+    pub(super) devices: Vec<DeviceUuid>,
+}
+
+/// When and where a job finds room.
+#[derive(Debug, Clone)]
+pub(super) struct Opening {
+    pub(super) at_ms: u64,
+    pub(super) slots: Vec<(usize, Slot)>,
+}
+
+/// A promise that binds the round.
+#[derive(Debug, Clone)]
+pub(super) struct Guard {
+    pub(super) job: Arc<Job>,
+    pub(super) at_ms: u64,
+    /// By site: what will be in use there when the promise falls due, the promised slots included.
+    later: BTreeMap<usize, Used>,
+}
+
+/// All promises that bind the round, and what it has placed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Guards {
+    pub(super) list: Vec<Guard>,
+    by_site: BTreeMap<usize, Vec<usize>>,
+    placed: BTreeMap<usize, Vec<Placed>>,
+    leaving: BTreeSet<Token>,
+    now_ms: u64,
+    default_limit_ms: u64,
+    grace_ms: u64,
+}
+
+impl Guards {
+    /// No promise yet. `default_limit_ms` counts for work without a limit, `grace_ms` for the end of work without a
+    /// grace of its own.
+    pub(super) fn new(now_ms: u64, default_limit_ms: u64, grace_ms: u64) -> Self {
+        Self { now_ms, default_limit_ms, grace_ms, ..Self::default() }
+    }
+
+    /// When a job that starts now is over at the latest.
+    pub(super) fn ends_ms(&self, job: &Job) -> u64 {
+        let limit_ms = job.spec.time_limit_ms.unwrap_or(self.default_limit_ms);
+        let grace_ms = job.spec.grace_ms.map_or(self.grace_ms, u64::from);
+        self.now_ms.saturating_add(limit_ms).saturating_add(grace_ms)
+    }
+
+    /// Binds the round to a promise.
+    pub(super) fn bind(
+        &mut self,
+        ground: &Ground,
+        job: &Arc<Job>,
+        at_ms: u64,
+        choice: u8,
+        slots: &[(usize, Slot)],
+    ) {
+        let Some(ask) = job.spec.ask_at(choice) else {
+            return;
+        };
+        let want = Want { ask, tenant: &job.tenant };
+        let mut later: BTreeMap<usize, Used> = BTreeMap::new();
+        for (number, (at, slot)) in (0_u64..).zip(slots) {
+            let used = later.entry(*at).or_insert_with(|| self.used_at(ground, *at, at_ms));
+            fit::take(&ground.sites[*at].row.host, used, want, &slot.devices, slot_token(number));
+            used.launching = 0;
+        }
+        let guard = self.list.len();
+        for at in later.keys() {
+            self.by_site.entry(*at).or_default().push(guard);
+        }
+        self.list.push(Guard { job: Arc::clone(job), at_ms, later });
+    }
+
+    /// The promise of a job binds no more.
+    pub(super) fn unbind(&mut self, job: JobId) {
+        let Some(guard) = self.list.iter().position(|guard| guard.job.id == job) else {
+            return;
+        };
+        // The row stays, so that the others keep their places; without sites it binds nobody.
+        for at in std::mem::take(&mut self.list[guard].later).into_keys() {
+            if let Some(guards) = self.by_site.get_mut(&at) {
+                guards.retain(|other| *other != guard);
+                if guards.is_empty() {
+                    self.by_site.remove(&at);
+                }
+            }
+        }
+    }
+
+    /// A promise names this site.
+    pub(super) fn is_promised(&self, at: usize) -> bool {
+        self.by_site.contains_key(&at)
+    }
+
+    /// The first promise that binds a job on a site: whose it is, and from when.
+    pub(super) fn first_on(&self, at: usize, job: &Job) -> Option<(JobId, u64)> {
+        let ends_ms = self.ends_ms(job);
+        self.binding(at, job, ends_ms).map(|guard| (guard.job.id, guard.at_ms)).next()
+    }
+
+    /// A promise is in the way of a job of this kind on a site.
+    pub(super) fn in_the_way(
+        &self,
+        ground: &Ground,
+        at: usize,
+        job: &Job,
+        want: Want<'_>,
+        ends_ms: u64,
+    ) -> bool {
+        let host = &ground.sites[at].row.host;
+        self.binding(at, job, ends_ms).any(|guard| {
+            let later = guard.later.get(&at);
+            later.is_some_and(|used| fit::fits(host, used, want, self.now_ms).is_err())
+        })
+    }
+
+    /// Of the devices that fit now, those that also leave every promise alone.
+    pub(super) fn spared<'h>(
+        &self,
+        ground: &'h Ground,
+        at: usize,
+        job: &Job,
+        want: Want<'_>,
+        ends_ms: u64,
+        mut eligible: Vec<&'h DeviceFacts>,
+    ) -> Vec<&'h DeviceFacts> {
+        let host = &ground.sites[at].row.host;
+        for guard in self.binding(at, job, ends_ms) {
+            let Some(used) = guard.later.get(&at) else {
+                continue;
+            };
+            let later = fit::fits(host, used, want, self.now_ms).unwrap_or_default();
+            eligible.retain(|d| later.iter().any(|other| other.uuid == d.uuid));
+        }
+        eligible
+    }
+
+    /// Attempts that the round asks to end: they are gone as far as anyone may promise.
+    pub(super) fn leave(&mut self, victims: &[Token]) {
+        self.leaving.extend(victims);
+    }
+
+    /// Notes what the round has placed on a site.
+    pub(super) fn place(&mut self, ground: &Ground, at: usize, want: Want<'_>, one: Placed) {
+        let host = &ground.sites[at].row.host;
+        for guard in self.by_site.get(&at).into_iter().flatten() {
+            let guard = &mut self.list[*guard];
+            if one.ends_ms > guard.at_ms
+                && let Some(used) = guard.later.get_mut(&at)
+            {
+                fit::take(host, used, want, &one.devices, one.token);
+                used.launching = 0;
+            }
+        }
+        self.placed.entry(at).or_default().push(one);
+    }
+
+    /// Takes a site's newest placement back.
+    pub(super) fn unplace(&mut self, at: usize) {
+        let Some(one) = self.placed.get_mut(&at).and_then(Vec::pop) else {
+            return;
+        };
+        for guard in self.by_site.get(&at).into_iter().flatten() {
+            if let Some(used) = self.list[*guard].later.get_mut(&at) {
+                let holds = one
+                    .devices
+                    .first()
+                    .is_none_or(|uuid| used.devices.get(uuid).is_some_and(|held| held.is_held_by(one.token)));
+                if one.ends_ms > self.list[*guard].at_ms && holds {
+                    let used = self.list[*guard].later.entry(at).or_default();
+                    used.subtract(one.token, one.cpus_milli, one.mem_mib, &one.devices);
+                }
+            }
+        }
+    }
+
+    fn binding<'g>(&'g self, at: usize, job: &'g Job, ends_ms: u64) -> impl Iterator<Item = &'g Guard> {
+        let guards = self.by_site.get(&at).into_iter().flatten().map(|guard| &self.list[*guard]);
+        guards.filter(move |guard| {
+            // Those who may end others for it may also come before a promise.
+            let outranks = job.priority >= guard.job.priority.saturating_add(crate::apply::PREEMPT_GAP);
+            guard.job.id != job.id && ends_ms > guard.at_ms && !outranks
+        })
+    }
+
+    /// What is in use on a site at a later time, if everything runs to its limit and nothing more starts.
+    fn used_at(&self, ground: &Ground, at: usize, at_ms: u64) -> Used {
+        let site = &ground.sites[at];
+        let mut used = site.used().clone();
+        for end in self.ends(ground, at).iter().filter(|end| end.at_ms <= at_ms) {
+            used.subtract(end.token, end.cpus_milli, end.mem_mib, end.devices);
+        }
+        used.launching = 0;
+        used
+    }
+
+    /// Everything that runs on a site, in the order in which it is over.
+    fn ends<'g>(&'g self, ground: &'g Ground, at: usize) -> Vec<End<'g>> {
+        let live = ground.sites[at].row.attempts.iter().map(|attempt| End {
+            at_ms: self.attempt_ends_ms(attempt),
+            token: attempt.token,
+            cpus_milli: attempt.cpus_milli,
+            mem_mib: attempt.mem_mib,
+            devices: &attempt.devices,
+        });
+        let placed = self.placed.get(&at).into_iter().flatten().map(|one| End {
+            at_ms: one.ends_ms,
+            token: one.token,
+            cpus_milli: one.cpus_milli,
+            mem_mib: one.mem_mib,
+            devices: &one.devices,
+        });
+        let mut ends: Vec<End<'_>> = live.chain(placed).collect();
+        ends.sort_by_key(|end| (end.at_ms, end.token));
+        ends
+    }
+
+    fn attempt_ends_ms(&self, attempt: &Attempt) -> u64 {
+        if attempt.state == AttemptState::Ending || self.leaving.contains(&attempt.token) {
+            // Whatever ends it does so now, as far as anyone may promise.
+            return self.now_ms;
+        }
+        let from_ms = attempt.started_ms.unwrap_or(attempt.granted_ms);
+        let limit_ms = attempt.limit_ms.unwrap_or(self.default_limit_ms);
+        let grace_ms = attempt.grace_ms.map_or(self.grace_ms, u64::from);
+        let ends_ms = from_ms.saturating_add(limit_ms).saturating_add(grace_ms);
+        if ends_ms > self.now_ms { ends_ms } else { self.now_ms.saturating_add(OVERRUN_MS) }
+    }
+
+    /// The earliest time at which `parts` tasks of an ask find room together, and where. Sites under another promise
+    /// are left out.
+    pub(super) fn opening(
+        &self,
+        ground: &Ground,
+        view: &View,
+        job: &Job,
+        want: Want<'_>,
+        parts: usize,
+    ) -> Option<Opening> {
+        let per_site = match job.spec.layout {
+            Layout::Spread => 1,
+            _ => parts,
+        };
+        let mut found: BinaryHeap<(u64, usize, usize)> = BinaryHeap::new();
+        let mut rooms: BTreeMap<usize, Vec<Room>> = BTreeMap::new();
+        for Reverse((bound_ms, at)) in self.bounds(ground, view, want).into_sorted_vec().into_iter().rev() {
+            if found.len() >= parts && found.peek().is_some_and(|(worst_ms, _, _)| bound_ms >= *worst_ms) {
+                break;
+            }
+            let site = self.rooms(ground, at, job, want, per_site);
+            if job.spec.layout == Layout::SameHost {
+                if let Some(last) = site.get(parts - 1) {
+                    let better = found.peek().is_none_or(|(worst_ms, _, _)| last.at_ms < *worst_ms);
+                    if better {
+                        found = site.iter().enumerate().map(|(n, room)| (room.at_ms, at, n)).collect();
+                        rooms = BTreeMap::from([(at, site)]);
+                    }
+                }
+                continue;
+            }
+            for (n, room) in site.iter().enumerate() {
+                found.push((room.at_ms, at, n));
+                if found.len() > parts {
+                    found.pop();
+                }
+            }
+            rooms.insert(at, site);
+        }
+        if found.len() < parts {
+            return None;
+        }
+        let at_ms = found.peek().map_or(self.now_ms, |(worst_ms, _, _)| *worst_ms);
+        let mut chosen: Vec<(u64, usize, usize)> = found.into_vec();
+        chosen.sort_unstable();
+        let slots = chosen.into_iter().filter_map(|(_, at, n)| {
+            let room = rooms.get(&at)?.get(n)?;
+            let slot = Slot { host: ground.sites[at].id(), devices: room.devices.clone() };
+            Some((at, slot))
+        });
+        Some(Opening { at_ms, slots: slots.collect() })
+    }
+
+    /// Sites that could run the ask, each with a time before which it surely cannot: until then too few cards are
+    /// free. Smallest first when popped.
+    fn bounds(&self, ground: &Ground, view: &View, want: Want<'_>) -> BinaryHeap<Reverse<(u64, usize)>> {
+        let mut bounds = Vec::new();
+        for (at, site) in ground.sites.iter().enumerate().take(view.hosts.len()) {
+            let host = &site.row.host;
+            if self.is_promised(at)
+                || fit::open(host, &Used::default(), self.now_ms).is_err()
+                || fit::capable(host, want.ask).is_err()
+            {
+                continue;
+            }
+            bounds.push(Reverse((self.bound_ms(ground, at, want), at)));
+        }
+        BinaryHeap::from(bounds)
+    }
+
+    fn bound_ms(&self, ground: &Ground, at: usize, want: Want<'_>) -> u64 {
+        let needed = want.ask.gpus().saturating_sub(ground.cards_free(at)) as usize;
+        if needed == 0 || want.ask.share_milli().is_some() {
+            return self.now_ms;
+        }
+        let live = ground.sites[at].row.attempts.iter();
+        let mut ends: Vec<(u64, usize)> =
+            live.map(|attempt| (self.attempt_ends_ms(attempt), attempt.devices.len())).collect();
+        let placed = self.placed.get(&at).into_iter().flatten();
+        ends.extend(placed.map(|one| (one.ends_ms, one.devices.len())));
+        ends.sort_unstable();
+        let mut freed = 0;
+        for (ends_ms, cards) in ends {
+            freed += cards;
+            if freed >= needed {
+                return ends_ms;
+            }
+        }
+        // Sick cards or foreign holders: the exact look decides.
+        self.now_ms
+    }
+
+    /// When one task after the other finds room on a site, up to `parts`.
+    fn rooms(&self, ground: &Ground, at: usize, job: &Job, want: Want<'_>, parts: usize) -> Vec<Room> {
+        let host = &ground.sites[at].row.host;
+        let mut used = ground.sites[at].used().clone();
+        used.launching = 0;
+        let mut rooms = Vec::new();
+        let mut at_ms = self.now_ms;
+        let ends = self.ends(ground, at);
+        let mut ends = ends.iter().peekable();
+        loop {
+            while rooms.len() < parts
+                && let Ok(eligible) = fit::fits(host, &used, want, self.now_ms)
+                && let Some(devices) = choose(ground, at, want, job.spec.layout, &eligible)
+            {
+                fit::take(host, &mut used, want, &devices, slot_token(rooms.len() as u64));
+                used.launching = 0;
+                rooms.push(Room { at_ms, devices });
+            }
+            let Some(end) = ends.next().filter(|_| rooms.len() < parts) else {
+                return rooms;
+            };
+            at_ms = at_ms.max(end.at_ms);
+            used.subtract(end.token, end.cpus_milli, end.mem_mib, end.devices);
+        }
+    }
+}
+
+/// Room for one task on one site.
+#[derive(Debug, Clone)]
+struct Room {
+    at_ms: u64,
+    devices: Vec<DeviceUuid>,
+}
+
+/// Something that runs, with the time by which it is over.
+struct End<'g> {
+    at_ms: u64,
+    token: Token,
+    cpus_milli: u32,
+    mem_mib: u64,
+    devices: &'g [DeviceUuid],
+}
+
+/// Tokens of promised slots: above all that a round gives its placements, below all real ones.
+fn slot_token(number: u64) -> Token {
+    Token((1 << 19) + number)
+}
+
+/// Why a standing promise cannot be kept as it is; none if it can.
+pub(super) fn broken(view: &View, promise: &Promise, now_ms: u64) -> Option<PromiseBreak> {
+    let sound = |slot: &Slot| {
+        view.host_at(slot.host).is_some_and(|at| {
+            let host = &view.hosts[at].host;
+            let healthy = |uuid: &DeviceUuid| {
+                host.facts.devices.iter().any(|d| d.uuid == *uuid && d.health.is_healthy())
+            };
+            fit::open(host, &Used::default(), now_ms).is_ok() && slot.devices.iter().all(healthy)
+        })
+    };
+    if !promise.slots.iter().all(sound) {
+        return Some(PromiseBreak::HostGone);
+    }
+    (!promise.evicting && now_ms > promise.at_ms).then_some(PromiseBreak::Overrun)
+}
+
+/// A stored promise's slots with the places of their hosts.
+pub(super) fn located(view: &View, slots: &[Slot]) -> Vec<(usize, Slot)> {
+    slots.iter().filter_map(|slot| Some((view.host_at(slot.host)?, slot.clone()))).collect()
+}

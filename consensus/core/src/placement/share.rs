@@ -1,0 +1,128 @@
+//! Whose turn it is: fair shares of queues and users, as they stand with what the round has placed.
+//!
+//! A queue's share is the largest part that it holds of anything scarce (dominant resource), plus its faded past use
+//! of GPUs and CPUs, divided by its weight, in millionths of the cluster. A queue below its guarantee comes before all
+//! that are above theirs. What a round places counts at once, so a burst cannot outrun the accounting.
+
+use super::view::View;
+use crate::state::job::Job;
+use crate::state::queue::{HALF_LIFE_MS, Queue, UserShare};
+use rota_protocol::device::DeviceKind;
+use rota_protocol::queue::{Amounts, QueueId};
+use std::collections::BTreeMap;
+
+/// Levels of the tree that are told apart; deeper ones count as the lowest of them.
+const LEVELS: usize = 4;
+const MILLION: u128 = 1_000_000;
+/// Added to the share of a queue that is above its guarantee.
+const ABOVE_GUARANTEE: u64 = 1 << 48;
+
+/// Place of a job's account among all, lower goes first: shares from the top of the tree down, then the user's.
+pub(super) type ShareKey = [u64; LEVELS + 1];
+
+/// What queues and users hold in a round.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Shares {
+    capacity: Amounts,
+    /// What the round has placed, by queue (all of the path) and by user.
+    placed: BTreeMap<QueueId, Amounts>,
+    placed_by_user: BTreeMap<(QueueId, String), Amounts>,
+    now_ms: u64,
+}
+
+impl Shares {
+    pub(super) fn new(view: &View, now_ms: u64) -> Self {
+        let mut capacity = Amounts::default();
+        for row in &view.hosts {
+            let facts = &row.host.facts;
+            capacity.cpus_milli += u64::from(facts.cpus_milli);
+            capacity.mem_mib += facts.mem_mib;
+            for device in facts.devices.iter().filter(|d| d.kind == DeviceKind::Gpu) {
+                capacity.gpu_milli += 1_000;
+                capacity.vram_mib += device.vram_mib.unwrap_or(0);
+            }
+        }
+        Self { capacity, placed: BTreeMap::new(), placed_by_user: BTreeMap::new(), now_ms }
+    }
+
+    /// What a queue holds now.
+    pub(super) fn held(&self, queue: &Queue) -> Amounts {
+        self.placed.get(&queue.id).map_or(queue.held, |placed| queue.held.plus(placed))
+    }
+
+    /// Counts something placed (or, with `undo`, taken back).
+    pub(super) fn place(&mut self, view: &View, job: &Job, amounts: &Amounts, undo: bool) {
+        let add = |sum: &mut Amounts| *sum = if undo { sum.minus(amounts) } else { sum.plus(amounts) };
+        for queue in view.queue_path(job.queue) {
+            add(self.placed.entry(queue.id).or_default());
+        }
+        add(self.placed_by_user.entry((job.queue, job.user.clone())).or_default());
+    }
+
+    /// Would one more holder of `more` keep every ceiling along the path?
+    pub(super) fn admits(&self, view: &View, job: &Job, more: &Amounts) -> bool {
+        let within = |would: Amounts, most: Amounts| {
+            let rows = would.parts().into_iter().zip(most.parts()).zip(more.parts());
+            rows.into_iter().all(|((would, most), more)| more == 0 || would <= most)
+        };
+        let path = view.queue_path(job.queue).all(|queue| within(self.held(queue).plus(more), queue.most()));
+        let own = view.queue(job.queue).is_none_or(|queue| {
+            let none = UserShare::default();
+            let share = queue.users.get(&job.user).unwrap_or(&none);
+            let placed = self.placed_by_user.get(&(job.queue, job.user.clone())).copied().unwrap_or_default();
+            let most = queue.spec.user_ceiling.amounts().zip(&share.excess, u64::max);
+            within(share.held.plus(&placed).plus(more), most)
+        });
+        path && own
+    }
+
+    /// Where the account of a job stands.
+    pub(super) fn key(&self, view: &View, queue: QueueId, user: &str) -> ShareKey {
+        let mut key = [0; LEVELS + 1];
+        let path: Vec<u64> = view.queue_path(queue).map(|queue| self.of_queue(queue)).collect();
+        for (level, share) in path.iter().rev().enumerate() {
+            let slot = &mut key[level.min(LEVELS - 1)];
+            *slot = (*slot).max(*share);
+        }
+        key[LEVELS] = view.queue(queue).map_or(0, |row| self.of_user(row, user));
+        key
+    }
+
+    /// Share of a queue in millionths.
+    fn of_queue(&self, queue: &Queue) -> u64 {
+        let held = self.held(queue);
+        let used = queue.used.at(self.now_ms);
+        let guarantee = queue.spec.guarantee;
+        let below = guarantee != Amounts::default()
+            && held.within(&guarantee)
+            && held.gpu_milli < guarantee.gpu_milli.max(1);
+        let share = (self.dominant(&held) + self.past(used.gpu_ms, used.cpu_ms))
+            / u128::from(queue.spec.weight.max(1));
+        let share = u64::try_from(share).unwrap_or(u64::MAX >> 8);
+        if below { share } else { share.saturating_add(ABOVE_GUARANTEE) }
+    }
+
+    fn of_user(&self, queue: &Queue, user: &str) -> u64 {
+        let placed = self.placed_by_user.get(&(queue.id, user.to_owned())).copied().unwrap_or_default();
+        let share = queue.users.get(user);
+        let held = share.map_or(placed, |share| share.held.plus(&placed));
+        let used = share.map(|share| share.used.at(self.now_ms)).unwrap_or_default();
+        u64::try_from(self.dominant(&held) + self.past(used.gpu_ms, used.cpu_ms)).unwrap_or(u64::MAX)
+    }
+
+    /// The largest part of anything scarce, in millionths of the cluster. GPU memory follows the cards and CPU and
+    /// memory are held by everybody, so each counts by its own part.
+    fn dominant(&self, held: &Amounts) -> u128 {
+        let parts = held.parts().into_iter().zip(self.capacity.parts());
+        parts.map(|(held, all)| u128::from(held) * MILLION / u128::from(all.max(1))).max().unwrap_or(0)
+    }
+
+    /// Faded use in millionths of what the cluster gives in one half-life.
+    fn past(&self, gpu_ms: u64, cpu_ms: u64) -> u128 {
+        let part = |used: u64, capacity_milli: u64| {
+            let all = u128::from(capacity_milli) * u128::from(HALF_LIFE_MS) / 1_000;
+            u128::from(used) * MILLION / all.max(1)
+        };
+        part(gpu_ms, self.capacity.gpu_milli).max(part(cpu_ms, self.capacity.cpus_milli))
+    }
+}
