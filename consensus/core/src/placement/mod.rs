@@ -7,6 +7,7 @@ mod evict;
 mod gang;
 mod look;
 mod models;
+pub mod order;
 mod promise;
 mod round;
 pub mod score;

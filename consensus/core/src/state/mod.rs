@@ -5,6 +5,7 @@
 pub mod attempt;
 pub(crate) mod dedup;
 pub mod demand;
+pub mod history;
 pub mod host;
 pub mod job;
 pub mod meta;

@@ -1,1 +1,4 @@
-//! To be filled: the swf experiment.
+//! Logs of batch machines, replayed on equal processors.
+
+pub mod draw;
+pub mod log;
