@@ -16,11 +16,11 @@
 //! A wrong prediction costs order, never a promise.
 //!
 //! **Promise.** Of the jobs that cannot start, the one that has waited longest (by priority, then submission, not by
-//! rank) holds a promise: the earliest start that limits alone allow, plus half of its own limit, see
-//! [`promised_start_ms`]. Others may pass it while their limits show that the promise will be kept; so the promise is
-//! a date by which, not a place in the queue, and it never moves later. A backfilled job is thus judged by its limit,
-//! never by its prediction. The margin keeps short jobs from waiting behind a long one for hours; it is a share of the
-//! job's own length because that is how its user feels a delay, and the job nearly always starts before.
+//! rank) holds a promise: it starts by the time that limits alone allow, or within twice its own limit of submission,
+//! whichever is later, see [`promised_start_ms`]. Others may pass it while their limits show that the promise will be
+//! kept; so the promise is a date by which, not a place in the queue, and it never moves later. A backfilled job is
+//! thus judged by its limit, never by its prediction. The slack keeps short jobs from waiting for hours behind a long
+//! one that has only just come; a job that has spent it is promised the earliest start there is.
 
 use std::cmp::Reverse;
 
@@ -29,8 +29,8 @@ use std::cmp::Reverse;
 pub const RUN_MS_MIN: u64 = 10_000;
 /// Predictions above it count as this long, ms: a hundred years, the length of a job with no limit and no history.
 pub const RUN_MS_MAX: u64 = 100 * 365 * 86_400_000;
-/// The part of a job's own limit that is added to its promise: one of this many.
-pub const PROMISE_MARGIN_PARTS: u64 = 2;
+/// How many times its own limit a job may have to wait before a promise to it is as early as can be.
+pub const PROMISE_SLACK_LIMITS: u64 = 2;
 /// Fractional bits of a rank, so that long waits still tell short jobs apart.
 const RANK_BITS: u32 = 8;
 
@@ -73,10 +73,11 @@ pub fn order_key(job: &Waiting, now_ms: u64) -> OrderKey {
 }
 
 /// The latest start that is promised to a job which the limits of all others allow to start at `earliest_ms`. A job
-/// without a limit of its own has no length to measure a margin by and gets none.
+/// without a limit of its own has no length to measure slack by, and is promised the earliest start.
 #[must_use]
-pub fn promised_start_ms(earliest_ms: u64, limit_ms: Option<u64>) -> u64 {
-    earliest_ms.saturating_add(limit_ms.unwrap_or(0) / PROMISE_MARGIN_PARTS)
+pub fn promised_start_ms(earliest_ms: u64, submitted_ms: u64, limit_ms: Option<u64>) -> u64 {
+    let slack_ms = limit_ms.unwrap_or(0).saturating_mul(PROMISE_SLACK_LIMITS);
+    earliest_ms.max(submitted_ms.saturating_add(slack_ms))
 }
 
 #[cfg(test)]
@@ -148,9 +149,10 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_is_the_earliest_start_and_half_of_the_limit() {
-        assert_eq!(promised_start_ms(11 * HOUR_MS, Some(4 * HOUR_MS)), 13 * HOUR_MS);
-        assert_eq!(promised_start_ms(11 * HOUR_MS, None), 11 * HOUR_MS);
-        assert_eq!(promised_start_ms(u64::MAX, Some(2)), u64::MAX);
+    fn a_promise_is_the_earliest_start_or_twice_the_limit_after_submission() {
+        assert_eq!(promised_start_ms(5 * HOUR_MS, HOUR_MS, Some(4 * HOUR_MS)), 9 * HOUR_MS);
+        assert_eq!(promised_start_ms(11 * HOUR_MS, HOUR_MS, Some(4 * HOUR_MS)), 11 * HOUR_MS);
+        assert_eq!(promised_start_ms(11 * HOUR_MS, HOUR_MS, None), 11 * HOUR_MS);
+        assert_eq!(promised_start_ms(0, 1, Some(u64::MAX)), u64::MAX);
     }
 }

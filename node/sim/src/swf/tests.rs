@@ -1,0 +1,159 @@
+//! Replays of small logs: by hand where the schedule is known, made up where only laws are.
+
+use super::draw::{DrawConfig, draw};
+use super::log::{Log, LogJob};
+use super::outcome::Outcome;
+use super::{SwfConfig, SwfError, SwfPolicy, outcome, replay, run};
+
+/// Three machines that have little in common, at loads where queues form.
+const DRAWN: [DrawConfig; 3] = [
+    DrawConfig { seed: 1, jobs: 3_000, users: 60, processors: 128, load_permille: 600 },
+    DrawConfig { seed: 2, jobs: 3_000, users: 100, processors: 256, load_permille: 700 },
+    DrawConfig { seed: 3, jobs: 3_000, users: 40, processors: 100, load_permille: 650 },
+];
+
+fn drawn(config: &DrawConfig) -> Log {
+    Log { jobs: draw(config), processors: config.processors, left_out: 0 }
+}
+
+/// Jobs of one user on ten processors: submission, run, limit, processors.
+fn log(rows: &[(u64, u64, u64, u32)]) -> Log {
+    let job = |(at, row): (usize, &(u64, u64, u64, u32))| LogJob {
+        number: at as u64 + 1,
+        submit_s: row.0,
+        run_s: row.1,
+        limit_s: row.2,
+        processors: row.3,
+        user: at as u64 + 1,
+        program: None,
+    };
+    Log { jobs: rows.iter().enumerate().map(job).collect(), processors: 10, left_out: 0 }
+}
+
+#[track_caller]
+fn check(log: &Log, policy: SwfPolicy, starts_s: &[u64], promised_s: &[Option<u64>]) {
+    let Outcome { start_s, promised_s: promised, .. } = outcome(log, policy);
+    assert_eq!((start_s.as_slice(), promised.as_slice()), (starts_s, promised_s), "{}", policy.name());
+}
+
+/// Eight of ten are busy until 100, by the limit until 200. The second job wants all; two small ones could pass it:
+/// the third by its limit, the fourth only by its run time.
+#[test]
+fn backfill_by_hand() {
+    let log = log(&[(0, 100, 200, 8), (1, 50, 50, 10), (2, 30, 190, 2), (3, 20, 300, 2)]);
+    // At 2 the third would be over at 192, before the promise. At 32 it is; the fourth would last until 332.
+    check(&log, SwfPolicy::Easy, &[0, 100, 2, 150], &[None, Some(200), None, Some(150)]);
+    // Who knows run times promises 100, and at 32 lets the fourth in, over at 52.
+    check(&log, SwfPolicy::EasyClairvoyant, &[0, 100, 2, 32], &[None, Some(100), None, None]);
+    check(
+        &log,
+        SwfPolicy::Conservative,
+        &[0, 100, 2, 150],
+        &[None, Some(200), Some(2), Some(250)].map(|promised| promised.or(Some(0))),
+    );
+}
+
+/// A promise of Rota's is a date: at 100 the machine is free for the wide job, but the short ones that have come go
+/// first, because by their limits they are over in time.
+#[test]
+fn short_jobs_pass_a_promised_one_but_never_its_date() {
+    let log = log(&[(0, 100, 100, 10), (1, 80, 80, 10), (50, 20, 50, 10), (60, 20, 50, 10)]);
+    // Promised at 1: by 100 limits allow it, twice its limit after submission is 161. At 100 the third goes, over by
+    // 150; at 120 the fourth would be over by 170 only.
+    check(&log, SwfPolicy::Rota, &[0, 120, 100, 200], &[None, Some(161), None, Some(200)]);
+}
+
+#[test]
+fn no_schedule_overfills_the_machine_or_starts_early() {
+    for config in &DRAWN {
+        let log = drawn(config);
+        for policy in SwfPolicy::ALL {
+            let starts_s = outcome(&log, policy).start_s;
+            let mut steps: Vec<(u64, i64)> = Vec::new();
+            for (job, start_s) in log.jobs.iter().zip(starts_s) {
+                assert!(start_s >= job.submit_s, "{} starts job {} early", policy.name(), job.number);
+                let width = i64::from(job.processors);
+                steps.extend([(start_s, width), (start_s + job.run_s, -width)]);
+            }
+            steps.sort_unstable();
+            let mut held = 0;
+            for (at_s, width) in steps {
+                held += width;
+                assert!(held <= i64::from(log.processors), "{} at {at_s}", policy.name());
+            }
+        }
+    }
+}
+
+/// Law: a promise is never broken by an estimate. It holds whether limits are right or not, since jobs end at them.
+#[test]
+fn rota_keeps_every_promise() {
+    for config in &DRAWN {
+        for log in [drawn(config), drawn(config).with_exact_limits()] {
+            for policy in [SwfPolicy::Rota, SwfPolicy::RotaLimits, SwfPolicy::RotaClairvoyant] {
+                let report = replay(&log, policy);
+                assert!(report.promises > 20, "{report:?}");
+                assert_eq!((report.promises_broken, report.promise_delay_s_max), (0, 0), "{report:?}");
+            }
+        }
+    }
+}
+
+/// The check above can fail: EASY++ rests its reservations on predictions, and breaks them.
+#[test]
+fn promises_by_prediction_break() {
+    assert!(replay(&drawn(&DRAWN[0]), SwfPolicy::EasyPlusPlus).promises_broken > 0);
+}
+
+#[test]
+fn conservative_promises_hold_when_limits_are_exact() {
+    let report = replay(&drawn(&DRAWN[1]).with_exact_limits(), SwfPolicy::Conservative);
+    assert_eq!((report.promises, report.promises_broken), (3_000, 0));
+}
+
+/// On logs that the rule was not tuned on in any detail; half is far from what is measured, see README of the crate's
+/// results, so that no small change of the generator upsets it.
+#[test]
+fn rota_waits_less_than_easy_and_starves_nobody() {
+    for config in &DRAWN {
+        let log = drawn(config);
+        let (easy, rota) = (replay(&log, SwfPolicy::Easy), replay(&log, SwfPolicy::Rota));
+        let sjbf = replay(&log, SwfPolicy::EasySjbf);
+        assert!(rota.avg_bounded_slowdown < easy.avg_bounded_slowdown * 0.8, "{rota:?} {easy:?}");
+        assert!(rota.avg_bounded_slowdown < sjbf.avg_bounded_slowdown, "{rota:?} {sjbf:?}");
+        assert!(rota.max_wait_s < easy.max_wait_s * 3, "{rota:?} {easy:?}");
+    }
+}
+
+#[test]
+fn predictions_beat_limits_and_the_same_log_gives_the_same_report() {
+    let log = drawn(&DRAWN[2]);
+    let [limits, rota, again] =
+        [SwfPolicy::RotaLimits, SwfPolicy::Rota, SwfPolicy::Rota].map(|policy| replay(&log, policy));
+    assert!(rota.prediction.mean_permille > limits.prediction.mean_permille + 100, "{rota:?} {limits:?}");
+    assert!(rota.prediction_by_name.count > 2_000, "{rota:?}");
+    assert_eq!(super::outcome::SwfReport { seconds: rota.seconds, ..again }, rota);
+}
+
+#[test]
+fn a_file_is_replayed_and_a_missing_one_is_named() {
+    let path = std::env::temp_dir().join(format!("rota-swf-{}.swf", std::process::id()));
+    let mut file = std::fs::File::create(&path).unwrap();
+    log(&[(0, 100, 200, 8), (1, 50, 50, 10)]).write(&mut file).unwrap();
+    let mut config = SwfConfig { file: path.clone(), policy: SwfPolicy::Easy, processors: None };
+    let report = run(&config).unwrap();
+    assert_eq!((report.jobs, report.max_wait_s, report.promises), (2, 99, 1));
+    std::fs::remove_file(&path).unwrap();
+    config.file = "/nowhere/x.swf".into();
+    let SwfError::Log(error) = run(&config).unwrap_err();
+    assert!(error.to_string().starts_with("cannot read /nowhere/x.swf"), "{error}");
+}
+
+#[test]
+fn every_policy_has_one_name() {
+    for policy in SwfPolicy::ALL {
+        assert_eq!(policy.name().parse(), Ok(policy));
+        assert_eq!(serde_json::to_value(policy).unwrap(), policy.name());
+    }
+    assert!("fifo".parse::<SwfPolicy>().is_err());
+}
