@@ -29,7 +29,8 @@ use std::cmp::Reverse;
 pub const RUN_MS_MIN: u64 = 10_000;
 /// Predictions above it count as this long, ms: a hundred years, the length of a job with no limit and no history.
 pub const RUN_MS_MAX: u64 = 100 * 365 * 86_400_000;
-/// How many times its own limit a job may have to wait before a promise to it is as early as can be.
+/// How many times its own limit a job may have to wait before a promise to it is as early as can be. With less, long
+/// jobs that have only just come hold up short ones; with more, the longest waits grow (`rota sim swf`).
 pub const PROMISE_SLACK_LIMITS: u64 = 2;
 /// Fractional bits of a rank, so that long waits still tell short jobs apart.
 const RANK_BITS: u32 = 8;
@@ -72,11 +73,17 @@ pub fn order_key(job: &Waiting, now_ms: u64) -> OrderKey {
     }
 }
 
-/// The latest start that is promised to a job which the limits of all others allow to start at `earliest_ms`. A job
-/// without a limit of its own has no length to measure slack by, and is promised the earliest start.
+/// The latest start that is promised to a job which the limits of all others allow to start at `earliest_ms`, given
+/// a slack in lengths of its own limit, as a rule [`PROMISE_SLACK_LIMITS`]. A job without a limit of its own has no
+/// length to measure slack by, and is promised the earliest start.
 #[must_use]
-pub fn promised_start_ms(earliest_ms: u64, submitted_ms: u64, limit_ms: Option<u64>) -> u64 {
-    let slack_ms = limit_ms.unwrap_or(0).saturating_mul(PROMISE_SLACK_LIMITS);
+pub fn promised_start_ms(
+    earliest_ms: u64,
+    submitted_ms: u64,
+    limit_ms: Option<u64>,
+    slack_limits: u64,
+) -> u64 {
+    let slack_ms = limit_ms.unwrap_or(0).saturating_mul(slack_limits);
     earliest_ms.max(submitted_ms.saturating_add(slack_ms))
 }
 
@@ -150,9 +157,11 @@ mod tests {
 
     #[test]
     fn a_promise_is_the_earliest_start_or_twice_the_limit_after_submission() {
-        assert_eq!(promised_start_ms(5 * HOUR_MS, HOUR_MS, Some(4 * HOUR_MS)), 9 * HOUR_MS);
-        assert_eq!(promised_start_ms(11 * HOUR_MS, HOUR_MS, Some(4 * HOUR_MS)), 11 * HOUR_MS);
-        assert_eq!(promised_start_ms(11 * HOUR_MS, HOUR_MS, None), 11 * HOUR_MS);
-        assert_eq!(promised_start_ms(0, 1, Some(u64::MAX)), u64::MAX);
+        let promised_ms =
+            |earliest_ms, limit_ms| promised_start_ms(earliest_ms, HOUR_MS, limit_ms, PROMISE_SLACK_LIMITS);
+        assert_eq!(promised_ms(5 * HOUR_MS, Some(4 * HOUR_MS)), 9 * HOUR_MS);
+        assert_eq!(promised_ms(11 * HOUR_MS, Some(4 * HOUR_MS)), 11 * HOUR_MS);
+        assert_eq!(promised_ms(11 * HOUR_MS, None), 11 * HOUR_MS);
+        assert_eq!(promised_ms(0, Some(u64::MAX)), u64::MAX);
     }
 }

@@ -2,7 +2,7 @@
 //! numbers. For tests, which must not lean on files that a checkout lacks, and as a check that a policy tuned on one
 //! machine's year holds elsewhere. Not a model of any real machine.
 
-use super::log::LogJob;
+use super::log::{Log, LogJob};
 use crate::rng::Rng;
 
 /// Limits that people type, s.
@@ -71,6 +71,19 @@ pub fn draw(config: &DrawConfig) -> Vec<LogJob> {
     jobs
 }
 
+/// The same log with every submission moved later by less than `later_s`, at random: a schedule is chaotic, so that one
+/// replay of one log says little about which of two near policies is better.
+#[must_use]
+pub fn jitter(log: &Log, seed: u64, later_s: u64) -> Log {
+    let mut rng = Rng::new(seed);
+    let mut moved = log.clone();
+    for job in &mut moved.jobs {
+        job.submit_s += rng.below(later_s);
+    }
+    moved.jobs.sort_by_key(|job| job.submit_s);
+    moved
+}
+
 /// Standard normal, by the sum of twelve uniform numbers: tails beyond six sigma do not exist, which suits here.
 fn normal(rng: &mut Rng) -> f64 {
     (0..12).map(|_| rng.unit()).sum::<f64>() - 6.0
@@ -113,5 +126,45 @@ fn stretch(jobs: &mut [LogJob], config: &DrawConfig) {
     let wanted_s = area * 1_000 / (u64::from(config.processors) * config.load_permille.max(1));
     for job in jobs {
         job.submit_s = (u128::from(job.submit_s) * u128::from(wanted_s) / u128::from(span_s)) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: DrawConfig =
+        DrawConfig { seed: 7, jobs: 1_000, users: 30, processors: 64, load_permille: 700 };
+
+    #[test]
+    fn a_seed_gives_one_log_of_the_wanted_load() {
+        let jobs = draw(&CONFIG);
+        assert_eq!(jobs, draw(&CONFIG));
+        assert_ne!(jobs, draw(&DrawConfig { seed: 8, ..CONFIG }));
+        assert_eq!(jobs.len(), 1_000);
+        assert!(jobs.is_sorted_by_key(|job| job.submit_s));
+        assert!(jobs.iter().all(|job| (1..=job.limit_s).contains(&job.run_s)));
+        assert!(jobs.iter().all(|job| (1..=64).contains(&job.processors)));
+        let work: u64 = jobs.iter().map(|job| job.run_s * u64::from(job.processors)).sum();
+        let load_permille = work * 1_000 / (64 * jobs[999].submit_s);
+        assert!((695..=705).contains(&load_permille), "{load_permille}");
+    }
+
+    #[test]
+    fn jitter_moves_submissions_and_nothing_else() {
+        let log = Log { jobs: draw(&CONFIG), processors: 64, left_out: 0 };
+        let moved = jitter(&log, 1, 600);
+        assert!(moved.jobs.is_sorted_by_key(|job| job.submit_s));
+        assert_ne!(moved, log);
+        let by_number = |log: &Log| {
+            let mut jobs = log.jobs.clone();
+            jobs.sort_by_key(|job| job.number);
+            jobs
+        };
+        for (was, is) in by_number(&log).into_iter().zip(by_number(&moved)) {
+            assert!((was.submit_s..was.submit_s + 600).contains(&is.submit_s));
+            assert_eq!(LogJob { submit_s: was.submit_s, ..is }, was);
+        }
+        assert_eq!(jitter(&log, 1, 0), log, "no room to move");
     }
 }

@@ -50,7 +50,7 @@ impl Easy {
 }
 
 /// When the head can start if running jobs end as expected, and the processors that it leaves free then.
-fn reservation(machine: &Machine<'_>, head: &Queued) -> (u64, u32) {
+pub(super) fn reservation(machine: &Machine<'_>, head: &Queued) -> (u64, u32) {
     let mut ends: Vec<(u64, u32)> =
         machine.running.iter().map(|job| (expected_end_s(job, machine.now_s), job.width)).collect();
     ends.sort_unstable();

@@ -16,6 +16,7 @@ mod rota;
 use foresight::Foresight;
 use log::{Log, LogError};
 use outcome::{Outcome, SwfReport};
+use rota::Rota;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -51,6 +52,8 @@ pub enum SwfPolicy {
     Conservative,
     /// Rota's rule: order by predictions from history, promises by limits.
     Rota,
+    /// The same with longer slack in promises, and a place kept by predictions for the first job in order.
+    RotaSoft,
     /// Rota's rule with limits in place of predictions: what predictions are worth.
     RotaLimits,
     /// Rota's rule that knows run times, but promises by limits: what better predictions could be worth.
@@ -90,7 +93,7 @@ pub fn replay(log: &Log, policy: SwfPolicy) -> SwfReport {
 fn outcome(log: &Log, policy: SwfPolicy) -> Outcome {
     let easy =
         |shortest_first, foresight| machine::replay(log, &mut easy::Easy { shortest_first }, foresight);
-    let rota = |foresight| machine::replay(log, &mut rota::Rota::default(), foresight);
+    let rota = |mut rule: Rota, foresight| machine::replay(log, &mut rule, foresight);
     match policy {
         SwfPolicy::Easy => easy(false, Foresight::Limit),
         SwfPolicy::EasySjbf => easy(true, Foresight::Limit),
@@ -98,15 +101,16 @@ fn outcome(log: &Log, policy: SwfPolicy) -> Outcome {
         SwfPolicy::EasyClairvoyant => easy(false, Foresight::Oracle),
         SwfPolicy::EasySjbfClairvoyant => easy(true, Foresight::Oracle),
         SwfPolicy::Conservative => machine::replay(log, &mut conservative::Conservative, Foresight::Limit),
-        SwfPolicy::Rota => rota(Foresight::history()),
-        SwfPolicy::RotaLimits => rota(Foresight::Limit),
-        SwfPolicy::RotaClairvoyant => rota(Foresight::Oracle),
+        SwfPolicy::Rota => rota(Rota::firm(), Foresight::history()),
+        SwfPolicy::RotaSoft => rota(Rota::soft(), Foresight::history()),
+        SwfPolicy::RotaLimits => rota(Rota::firm(), Foresight::Limit),
+        SwfPolicy::RotaClairvoyant => rota(Rota::firm(), Foresight::Oracle),
     }
 }
 
 impl SwfPolicy {
     /// All of them, baselines first.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Easy,
         Self::EasySjbf,
         Self::EasyPlusPlus,
@@ -115,6 +119,7 @@ impl SwfPolicy {
         Self::EasySjbfClairvoyant,
         Self::RotaLimits,
         Self::Rota,
+        Self::RotaSoft,
         Self::RotaClairvoyant,
     ];
 
@@ -129,6 +134,7 @@ impl SwfPolicy {
             Self::EasySjbfClairvoyant => "easy-sjbf-clairvoyant",
             Self::Conservative => "conservative",
             Self::Rota => "rota",
+            Self::RotaSoft => "rota-soft",
             Self::RotaLimits => "rota-limits",
             Self::RotaClairvoyant => "rota-clairvoyant",
         }

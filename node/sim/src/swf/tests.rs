@@ -7,9 +7,9 @@ use super::{SwfConfig, SwfError, SwfPolicy, outcome, replay, run};
 
 /// Three machines that have little in common, at loads where queues form.
 const DRAWN: [DrawConfig; 3] = [
-    DrawConfig { seed: 1, jobs: 3_000, users: 60, processors: 128, load_permille: 600 },
-    DrawConfig { seed: 2, jobs: 3_000, users: 100, processors: 256, load_permille: 700 },
-    DrawConfig { seed: 3, jobs: 3_000, users: 40, processors: 100, load_permille: 650 },
+    DrawConfig { seed: 1, jobs: 1_500, users: 60, processors: 128, load_permille: 600 },
+    DrawConfig { seed: 2, jobs: 1_500, users: 100, processors: 256, load_permille: 700 },
+    DrawConfig { seed: 3, jobs: 1_500, users: 40, processors: 100, load_permille: 650 },
 ];
 
 fn drawn(config: &DrawConfig) -> Log {
@@ -45,12 +45,7 @@ fn backfill_by_hand() {
     check(&log, SwfPolicy::Easy, &[0, 100, 2, 150], &[None, Some(200), None, Some(150)]);
     // Who knows run times promises 100, and at 32 lets the fourth in, over at 52.
     check(&log, SwfPolicy::EasyClairvoyant, &[0, 100, 2, 32], &[None, Some(100), None, None]);
-    check(
-        &log,
-        SwfPolicy::Conservative,
-        &[0, 100, 2, 150],
-        &[None, Some(200), Some(2), Some(250)].map(|promised| promised.or(Some(0))),
-    );
+    check(&log, SwfPolicy::Conservative, &[0, 100, 2, 150], &[Some(0), Some(200), Some(2), Some(250)]);
 }
 
 /// A promise of Rota's is a date: at 100 the machine is free for the wide job, but the short ones that have come go
@@ -90,7 +85,7 @@ fn no_schedule_overfills_the_machine_or_starts_early() {
 fn rota_keeps_every_promise() {
     for config in &DRAWN {
         for log in [drawn(config), drawn(config).with_exact_limits()] {
-            for policy in [SwfPolicy::Rota, SwfPolicy::RotaLimits, SwfPolicy::RotaClairvoyant] {
+            for policy in [SwfPolicy::Rota, SwfPolicy::RotaSoft, SwfPolicy::RotaLimits] {
                 let report = replay(&log, policy);
                 assert!(report.promises > 20, "{report:?}");
                 assert_eq!((report.promises_broken, report.promise_delay_s_max), (0, 0), "{report:?}");
@@ -108,11 +103,10 @@ fn promises_by_prediction_break() {
 #[test]
 fn conservative_promises_hold_when_limits_are_exact() {
     let report = replay(&drawn(&DRAWN[1]).with_exact_limits(), SwfPolicy::Conservative);
-    assert_eq!((report.promises, report.promises_broken), (3_000, 0));
+    assert_eq!((report.promises, report.promises_broken), (1_500, 0));
 }
 
-/// On logs that the rule was not tuned on in any detail; half is far from what is measured, see README of the crate's
-/// results, so that no small change of the generator upsets it.
+/// The bounds are far from what is measured, so that no small change of the generator upsets them.
 #[test]
 fn rota_waits_less_than_easy_and_starves_nobody() {
     for config in &DRAWN {
@@ -126,12 +120,12 @@ fn rota_waits_less_than_easy_and_starves_nobody() {
 }
 
 #[test]
-fn predictions_beat_limits_and_the_same_log_gives_the_same_report() {
+fn predictions_are_nearer_than_limits_and_the_same_log_gives_the_same_report() {
     let log = drawn(&DRAWN[2]);
     let [limits, rota, again] =
         [SwfPolicy::RotaLimits, SwfPolicy::Rota, SwfPolicy::Rota].map(|policy| replay(&log, policy));
     assert!(rota.prediction.mean_permille > limits.prediction.mean_permille + 100, "{rota:?} {limits:?}");
-    assert!(rota.prediction_by_name.count > 2_000, "{rota:?}");
+    assert!(rota.prediction_by_name.count > 1_000, "{rota:?}");
     assert_eq!(super::outcome::SwfReport { seconds: rota.seconds, ..again }, rota);
 }
 
