@@ -164,7 +164,7 @@ impl History {
 }
 
 /// A prediction for a job that has run for `elapsed_ms`. One that has been passed is worth nothing: the limit is all
-/// that is left, since small steps up were never better on any log tried (SCHEDULING.md, 5.2).
+/// that is left. Small steps up instead were worse on every log where both were tried (Gaussier et al., SC 2015).
 #[must_use]
 pub fn corrected(prediction: Prediction, elapsed_ms: u64, asked_limit_ms: Option<u64>) -> Prediction {
     match asked_limit_ms {
