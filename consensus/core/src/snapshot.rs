@@ -10,6 +10,7 @@ use crate::state::State;
 use crate::state::attempt::AttemptTable;
 use crate::state::dedup::DedupTable;
 use crate::state::demand::DemandTable;
+use crate::state::history::History;
 use crate::state::host::HostTable;
 use crate::state::job::JobTable;
 use crate::state::meta::Meta;
@@ -88,6 +89,7 @@ struct BodyRef<'a> {
     queues: &'a QueueTable,
     reservations: &'a ReservationTable,
     demand: &'a DemandTable,
+    history: &'a History,
 }
 
 #[derive(Deserialize)]
@@ -101,6 +103,7 @@ struct Body {
     queues: QueueTable,
     reservations: ReservationTable,
     demand: DemandTable,
+    history: History,
 }
 
 /// The state as bytes.
@@ -158,6 +161,7 @@ pub fn decode(bytes: &[u8]) -> Result<State, SnapshotError> {
         queues: body.queues,
         reservations: body.reservations,
         demand: body.demand,
+        history: std::sync::Arc::new(body.history),
         ..State::default()
     };
     state.rebuild();
@@ -192,6 +196,7 @@ fn body(state: &State) -> Vec<u8> {
         queues: &state.queues,
         reservations: &state.reservations,
         demand: &state.demand,
+        history: &state.history,
     };
     // These types encode without fail; an empty body would be refused by `decode`, never taken for a state.
     codec::encode(&body).unwrap_or_default()

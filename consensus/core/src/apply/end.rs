@@ -7,6 +7,7 @@ use crate::state::attempt::Attempt;
 use crate::state::meta::Usage;
 use rota_protocol::job::{AttemptEnd, AttemptState, EndReason};
 use rota_protocol::{HostId, Token};
+use std::sync::Arc;
 
 /// Moves an attempt along its graph and keeps the host's count of launches; an illegal step changes nothing.
 pub(super) fn advance(state: &mut State, token: Token, to: AttemptState) {
@@ -52,6 +53,7 @@ pub(super) fn end_attempt(
         blame_host(state, step, &attempt, reason);
     }
     let (host, id, index) = (attempt.host, attempt.task.job, attempt.task.index);
+    remember_run(state, &attempt, &end, ran_ms);
     let settled = change_job(state, id, step.now_ms, |job| {
         job.gpu_ms = job.gpu_ms.saturating_add(held.gpu_ms);
         settle::settle(job, &attempt, &end, ran_ms, step.now_ms)
@@ -71,6 +73,19 @@ pub(super) fn end_attempt(
             cancel::ask_end(state, step, token, EndReason::Gang);
         }
     }
+}
+
+/// A run that ended by itself or at its limit says how long such jobs run. Of a gang the first part speaks.
+fn remember_run(state: &mut State, attempt: &Attempt, end: &AttemptEnd, ran_ms: Option<u64>) {
+    let by_itself = attempt.end_reason.is_none() && end.is_users();
+    let (Some(ran_ms), Some(job)) = (ran_ms.filter(|_| by_itself), state.jobs.get(attempt.task.job)) else {
+        return;
+    };
+    if job.spec.service || attempt.in_gang && attempt.task.index > 0 {
+        return;
+    }
+    let history = Arc::make_mut(&mut state.history);
+    history.record(&job.history_key(), job.spec.time_limit_ms, ran_ms);
 }
 
 /// Adds what the attempt held to its tenant's and its host's figures: from grant to release, in log time.

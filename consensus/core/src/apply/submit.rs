@@ -4,6 +4,7 @@
 use super::{Answer, Event, Step, depend};
 use crate::spec;
 use crate::state::State;
+use crate::state::history::Basis;
 use crate::state::job::Job;
 use crate::state::ordinals::Ordinals;
 use rota_protocol::command::Outcome;
@@ -34,6 +35,7 @@ pub(super) fn apply(state: &mut State, step: &mut Step, actor: &Actor, spec: &Jo
     state.demand.note(&spec.ask, spec.tasks());
     let waits = !spec.after.is_empty();
     let mut job = Job::new(id, actor, queue, spec, step.now_ms);
+    job.predicted_ms = predict(state, &job);
     if waits {
         job.blocked = std::mem::replace(&mut job.pending, Ordinals::default());
     }
@@ -45,6 +47,15 @@ pub(super) fn apply(state: &mut State, step: &mut Step, actor: &Actor, spec: &Jo
     step.note(Event::JobChanged(id));
     step.plan_needed = true;
     Ok(Outcome::Submitted { job: id })
+}
+
+/// How long its tasks are expected to run, by past runs of such jobs; none if nothing is known.
+fn predict(state: &State, job: &Job) -> Option<u64> {
+    if job.spec.service {
+        return None;
+    }
+    let prediction = state.history.predict(&job.history_key(), job.spec.time_limit_ms);
+    (prediction.basis != Basis::None).then_some(prediction.ms)
 }
 
 /// Every parent must be known to whoever asks, and element-wise ones must have the same indices.

@@ -46,8 +46,9 @@ pub struct PlanConfig {
     pub promises_max: usize,
     /// A promise is written down once its job has waited so long, in ms: those that start at once need none.
     pub promise_after_ms: u64,
-    /// A promise is replaced by an earlier one only if it is better by this, in ms.
-    pub promise_gain_ms: u64,
+    /// Lengths of its own limit that a job may have to wait before a promise to it is as early as can be; see
+    /// [`order::promised_start_ms`].
+    pub promise_slack_limits: u64,
     /// Attempts may be ended to make room.
     pub evicts: bool,
 }
@@ -62,7 +63,7 @@ impl Default for PlanConfig {
             grace_ms: 10_000,
             promises_max: 8,
             promise_after_ms: 5_000,
-            promise_gain_ms: 10_000,
+            promise_slack_limits: 0,
             evicts: true,
         }
     }

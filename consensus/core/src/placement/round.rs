@@ -3,12 +3,13 @@
 
 use super::PlanConfig;
 use super::choose::choose;
+use super::order::{OrderKey, Waiting, order_key, promised_start_ms};
 use super::promise::{Guards, Placed, broken, located};
 use super::share::{ShareKey, Shares};
 use super::sites::Ground;
 use super::view::View;
 use crate::fit::{self, Want};
-use crate::state::job::{Job, Place};
+use crate::state::job::Job;
 use crate::state::reservation::ReservedHosts;
 use rota_protocol::ask::Ask;
 use rota_protocol::limits::PLAN_MOVES_MAX;
@@ -28,6 +29,9 @@ const MOVE_BYTES: usize = 48;
 const DEVICE_BYTES: usize = 48;
 /// Jobs of one class that are looked at after one of them was held back by a promise: others may end in time.
 const HELD_BACK_MAX: usize = 256;
+
+/// How long a job of which nothing is known is taken to run when jobs are put in order, in ms.
+const UNKNOWN_RUN_MS: u64 = 4 * 3_600 * 1_000;
 
 /// A round under way.
 pub(super) struct Round<'p> {
@@ -52,6 +56,8 @@ pub(super) struct Round<'p> {
     pub(super) look: Option<super::look::Look>,
     /// What kinds of blocked jobs have a promise: one for each kind of hosts.
     competing: BTreeSet<Competes<'p>>,
+    /// The oldest blocked job of each kind.
+    oldest: BTreeMap<Competes<'p>, &'p Arc<Job>>,
     promises: usize,
 }
 
@@ -73,15 +79,21 @@ pub(super) enum Tried {
     HeldBack,
 }
 
-/// The heads of one account's classes.
+/// The heads of one account's classes: the job's standing, its class, its place there.
 struct Line {
     queue: QueueId,
     user: String,
-    heads: BinaryHeap<Reverse<(Place, usize, usize)>>,
+    heads: BinaryHeap<Reverse<(Standing, usize, usize)>>,
 }
 
+/// Place of a job on its account: those that were evicted before those that never started, then by the order key.
+type Standing = (Reverse<u16>, Reverse<bool>, OrderKey, JobId);
+
 /// An account's place among all, and the job that it would be for.
-type Turn = (Reverse<u16>, ShareKey, Reverse<bool>, JobId, usize);
+type Turn = (Reverse<u16>, ShareKey, Standing, usize);
+
+/// Ready jobs of one class in the order of the round.
+type Sorted = Vec<(Standing, usize)>;
 
 impl<'p> Round<'p> {
     pub(super) fn new(view: &'p View, config: &'p PlanConfig, ground: &'p mut Ground, now_ms: u64) -> Self {
@@ -103,6 +115,7 @@ impl<'p> Round<'p> {
             probe: None,
             look: None,
             competing: BTreeSet::new(),
+            oldest: BTreeMap::new(),
             promises: 0,
         }
     }
@@ -112,7 +125,9 @@ impl<'p> Round<'p> {
         self.lapse();
         self.drain_and_trim();
         self.keep_promises();
+        self.promise_to_the_patient();
         self.order();
+        self.promise_to_the_oldest();
     }
 
     pub(super) fn plan(self) -> Plan {
@@ -140,11 +155,48 @@ impl<'p> Round<'p> {
         }
     }
 
+    /// Who has waited long enough and does not fit is promised a start before anybody else's turn: in the round in
+    /// which the promise is made it binds already.
+    fn promise_to_the_patient(&mut self) {
+        let view = self.view;
+        let (now_ms, after_ms) = (self.now_ms, self.config.promise_after_ms);
+        let patient = view.classes.iter().filter_map(|jobs| jobs.first()).filter(|job| {
+            let since_ms = job.submitted_ms.max(job.earliest_ms());
+            now_ms >= since_ms && now_ms - since_ms >= after_ms
+        });
+        for job in patient {
+            self.blocked(job);
+        }
+        let mut oldest: Vec<&'p Arc<Job>> = std::mem::take(&mut self.oldest).into_values().collect();
+        oldest.sort_by_key(|job| (Reverse(job.priority), job.submitted_ms, job.id));
+        oldest.truncate(self.config.promises_max);
+        for job in oldest {
+            let waits = job.promise.is_none() && !self.is_late(job) && !self.would_start(job);
+            if waits && self.shares.admits(view, job, &at_least(&job.spec.ask)) {
+                self.promise(job);
+            }
+        }
+    }
+
+    /// One task of a job, or the whole gang, would find room now.
+    fn would_start(&mut self, job: &Arc<Job>) -> bool {
+        let (fewest, _) = job.start_range();
+        job.spec.asks().any(|ask| {
+            let want = Want { ask, tenant: &job.tenant };
+            if fewest == 1 {
+                return self.find(job, ask, &|_| true).is_ok();
+            }
+            let opening = self.guards.opening(self.ground, self.view, job, want, fewest as usize);
+            opening.is_some_and(|opening| opening.at_ms <= self.now_ms)
+        })
+    }
+
     /// Order: always the first job of the account whose turn it is. A class without room is out of the round: its
     /// other jobs ask the same.
     fn order(&mut self) {
         let view = self.view;
-        let mut lines = lines(view);
+        let sorted: Vec<Sorted> = view.classes.iter().map(|jobs| self.sorted(jobs)).collect();
+        let mut lines = lines(view, &sorted);
         let mut turns: BinaryHeap<Reverse<Turn>> = BinaryHeap::new();
         for (at, line) in lines.iter().enumerate() {
             turns.extend(self.turn(line, at).map(Reverse));
@@ -154,7 +206,7 @@ impl<'p> Round<'p> {
             if self.is_full() {
                 return;
             }
-            let line_at = turn.4;
+            let line_at = turn.3;
             let now = self.turn(&lines[line_at], line_at);
             if now.is_some_and(|now| now != turn) {
                 turns.extend(now.map(Reverse));
@@ -163,7 +215,7 @@ impl<'p> Round<'p> {
             let Some(Reverse((_, class, at))) = lines[line_at].heads.pop() else {
                 continue;
             };
-            let job = &view.classes[class][at];
+            let job = &view.classes[class][sorted[class][at].1];
             let goes_on = match self.consider(job) {
                 Tried::Started | Tried::Waits => true,
                 Tried::OverCeiling => false,
@@ -175,17 +227,34 @@ impl<'p> Round<'p> {
                     *count < HELD_BACK_MAX
                 }
             };
-            if goes_on && let Some(next) = view.classes[class].get(at + 1) {
-                lines[line_at].heads.push(Reverse((next.place(), class, at + 1)));
+            if goes_on && let Some((next, _)) = sorted[class].get(at + 1) {
+                lines[line_at].heads.push(Reverse((*next, class, at + 1)));
             }
             turns.extend(self.turn(&lines[line_at], line_at).map(Reverse));
         }
     }
 
     fn turn(&self, line: &Line, at: usize) -> Option<Turn> {
-        let Reverse(((priority, evicted, job), _, _)) = line.heads.peek()?;
+        let Reverse((standing, _, _)) = line.heads.peek()?;
         let key = self.shares.key(self.view, line.queue, &line.user);
-        Some((*priority, key, *evicted, *job, at))
+        Some((standing.0, key, *standing, at))
+    }
+
+    fn sorted(&self, jobs: &[Arc<Job>]) -> Sorted {
+        let mut sorted: Sorted = jobs.iter().enumerate().map(|(at, job)| (self.standing(job), at)).collect();
+        sorted.sort_unstable();
+        sorted
+    }
+
+    fn standing(&self, job: &Job) -> Standing {
+        let waiting = Waiting {
+            priority: job.priority,
+            submitted_ms: job.submitted_ms.max(job.earliest_ms()),
+            predicted_ms: job.predicted_ms.unwrap_or(UNKNOWN_RUN_MS),
+            limit_ms: job.spec.time_limit_ms,
+            width: width(job),
+        };
+        (Reverse(job.priority), Reverse(job.evicted > 0), order_key(&waiting, self.now_ms), job.id)
     }
 
     /// Starts a job, or sees to it that it can start later.
@@ -205,7 +274,7 @@ impl<'p> Round<'p> {
         match tried {
             Tried::NoRoom | Tried::HeldBack => {
                 if !self.evict_for(job) {
-                    self.promise(job);
+                    self.blocked(job);
                 }
             }
             Tried::Started | Tried::Waits | Tried::OverCeiling => {}
@@ -410,7 +479,32 @@ impl<'p> Round<'p> {
         self.started.remove(&job.id);
     }
 
-    /// Promise: the first blocked job of each kind is told when and where it starts at the latest.
+    /// Of the blocked jobs of each kind the oldest gets a promise, not the one whose turn came first: short jobs may
+    /// go first, but not for ever.
+    fn blocked(&mut self, job: &'p Arc<Job>) {
+        // A job that runs already, if not as wide as it would like, has begun.
+        if job.live > 0 {
+            return;
+        }
+        let age = |job: &Job| (Reverse(job.priority), job.submitted_ms, job.id);
+        let oldest = self.oldest.entry(competes(job)).or_insert(job);
+        if age(job) < age(oldest) {
+            *oldest = job;
+        }
+    }
+
+    /// Promise: who has waited longest is told when and where it starts at the latest.
+    fn promise_to_the_oldest(&mut self) {
+        let mut oldest: Vec<&'p Arc<Job>> = std::mem::take(&mut self.oldest).into_values().collect();
+        oldest.sort_by_key(|job| (Reverse(job.priority), job.submitted_ms, job.id));
+        for job in oldest {
+            if self.is_full() {
+                return;
+            }
+            self.promise(job);
+        }
+    }
+
     fn promise(&mut self, job: &'p Arc<Job>) {
         let standing = job.promise.as_ref();
         let why_broken = standing.and_then(|promise| broken(self.view, promise, self.now_ms));
@@ -422,20 +516,12 @@ impl<'p> Round<'p> {
         if holds.is_none() && (self.promises >= self.config.promises_max || self.competing.contains(&key)) {
             return;
         }
-        self.guards.unbind(job.id);
-        let opening = self.earliest(job);
-        if let Some((choice, at_ms, slots)) = opening
-            && holds.is_none_or(|promise| at_ms < promise.at_ms)
-        {
-            self.guards.bind(self.ground, job, at_ms, choice, &slots);
-            self.tell(job, at_ms, choice, slots, why_broken);
-        } else if let Some(promise) = holds {
-            let slots = located(self.view, &promise.slots);
-            self.guards.bind(self.ground, job, promise.at_ms, promise.choice, &slots);
-        } else {
+        if holds.is_some() {
             return;
         }
-        if holds.is_none() {
+        if let Some((choice, at_ms, slots)) = self.earliest(job) {
+            self.guards.bind(self.ground, job, at_ms, choice, &slots);
+            self.tell(job, at_ms, choice, slots, why_broken);
             self.competing.insert(key);
             self.promises += 1;
         }
@@ -454,6 +540,10 @@ impl<'p> Round<'p> {
                 best = Some((choice, opening.at_ms, opening.slots));
             }
         }
+        let slack_limits = self.config.promise_slack_limits;
+        if let Some((_, at_ms, _)) = &mut best {
+            *at_ms = promised_start_ms(*at_ms, job.submitted_ms, job.spec.time_limit_ms, slack_limits);
+        }
         best
     }
 
@@ -468,10 +558,6 @@ impl<'p> Round<'p> {
     ) {
         let waited_ms = self.now_ms.saturating_sub(job.submitted_ms.max(job.earliest_ms()));
         if waited_ms < self.config.promise_after_ms {
-            return;
-        }
-        let gain_ms = self.config.promise_gain_ms;
-        if job.promise.as_ref().is_some_and(|old| why_broken.is_none() && at_ms + gain_ms > old.at_ms) {
             return;
         }
         let slots: Vec<Slot> = slots.into_iter().map(|(_, slot)| slot).collect();
@@ -490,7 +576,7 @@ impl<'p> Round<'p> {
 }
 
 /// One line for each account that waits.
-fn lines(view: &View) -> Vec<Line> {
+fn lines(view: &View, sorted: &[Sorted]) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut known: BTreeMap<(QueueId, &str), usize> = BTreeMap::new();
     for (class, jobs) in view.classes.iter().enumerate() {
@@ -501,7 +587,7 @@ fn lines(view: &View) -> Vec<Line> {
             lines.push(Line { queue: head.queue, user: head.user.clone(), heads: BinaryHeap::new() });
             lines.len() - 1
         });
-        lines[line].heads.push(Reverse((head.place(), class, 0)));
+        lines[line].heads.extend(sorted[class].first().map(|(first, _)| Reverse((*first, class, 0))));
     }
     lines
 }
@@ -514,6 +600,12 @@ pub(super) fn at_least(ask: &Ask) -> Amounts {
         mem_mib: ask.mem_mib,
         vram_mib: 0,
     }
+}
+
+/// Cards, or hosts' worth of CPU, that a job asks in all.
+fn width(job: &Job) -> u32 {
+    let parts = job.spec.gang.map_or(1, |gang| gang.min);
+    job.spec.ask.gpus().max(1).saturating_mul(parts)
 }
 
 fn competes(job: &Job) -> Competes<'_> {

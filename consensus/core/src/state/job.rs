@@ -2,6 +2,7 @@
 //! million tasks is one small value until its tasks start to differ.
 
 use crate::state::attempt::EndedAttempt;
+use crate::state::history::HistoryKey;
 use crate::state::ordinals::Ordinals;
 use rota_protocol::ask::Ask;
 use rota_protocol::job::{Actor, JobSpec, JobState};
@@ -260,6 +261,18 @@ impl Job {
             alternatives: self.spec.alternatives.clone(),
             gang: self.spec.gang,
             layout: self.spec.layout,
+        }
+    }
+
+    /// What is known of it before it runs.
+    #[must_use]
+    pub fn history_key(&self) -> HistoryKey<'_> {
+        let parts = self.spec.gang.map_or(1, |gang| gang.max);
+        HistoryKey {
+            tenant: &self.tenant,
+            user: &self.user,
+            name: &self.spec.name,
+            gpus: self.spec.ask.gpus().saturating_mul(parts),
         }
     }
 

@@ -17,6 +17,7 @@ pub(crate) mod token;
 use attempt::{Attempt, AttemptTable};
 use dedup::DedupTable;
 use demand::DemandTable;
+use history::History;
 use host::{Host, HostTable};
 use job::{Job, JobTable};
 use meta::{ClusterMeta, Meta, Usage};
@@ -27,6 +28,7 @@ use rota_protocol::job::Actor;
 use rota_protocol::queue::Excess;
 use rota_protocol::reservation::ReservationSpec;
 use rota_protocol::{HostId, JobId, TaskId, Token};
+use std::sync::Arc;
 use token::TokenTable;
 
 /// The whole replicated state. Rows are shared behind `Arc`, so a clone copies pointers, not jobs.
@@ -41,6 +43,8 @@ pub struct State {
     pub(crate) queues: QueueTable,
     pub(crate) reservations: ReservationTable,
     pub(crate) demand: DemandTable,
+    /// Past run times; shared, because a copy of the state is not to copy them.
+    pub(crate) history: Arc<History>,
     pub(crate) faults: Faults,
 }
 
@@ -177,6 +181,12 @@ impl State {
     #[must_use]
     pub fn demand(&self) -> &DemandTable {
         &self.demand
+    }
+
+    /// Past run times and how well they foretold.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// There may be something to plan at `now_ms`: jobs that wait, a deadline that has passed, a host to be emptied,
