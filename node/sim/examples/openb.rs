@@ -13,6 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         policy: Policy::Rota,
         seeds: 42..=51,
         online: false,
+        reference: false,
         tune_percent: 130,
     };
     let mut json = false;
@@ -25,6 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "--policy" => config.policy = value()?.parse()?,
             "--seeds" => config.seeds = seeds(&value()?)?,
             "--online" => config.online = true,
+            "--reference" => config.reference = true,
             "--json" => json = true,
             _ => return Err(format!("unknown argument {arg}").into()),
         }

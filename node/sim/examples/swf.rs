@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     for policy in policies {
         for log in &logs {
-            println!("{}", serde_json::to_string(&replay(log, policy))?);
+            println!("{}", serde_json::to_string(&replay(log, policy)?)?);
         }
     }
     Ok(())

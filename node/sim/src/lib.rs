@@ -2,6 +2,8 @@
 //! `rota_core::State`, planned by `rota_core::placement`; this crate reads traces, moves the clock, plays the hosts
 //! and counts. No sockets, no async: it builds in seconds and runs in the CLI as `rota sim`.
 
+pub mod bench;
+pub mod cluster;
 pub mod gavel;
 pub mod openb;
 pub mod rng;

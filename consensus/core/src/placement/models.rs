@@ -35,6 +35,11 @@ impl Models {
         Self(names)
     }
 
+    /// The number of a model that has one of its own.
+    pub(super) fn known(&self, name: &str) -> Option<u16> {
+        self.0.binary_search_by(|known| known.as_str().cmp(name)).ok().map(|at| at as u16 + 1)
+    }
+
     /// A model's number.
     pub(super) fn id(&self, name: &str) -> u16 {
         let at = self.0.binary_search_by(|known| known.as_str().cmp(name));

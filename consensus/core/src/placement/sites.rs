@@ -62,6 +62,60 @@ struct Group {
     members: BTreeSet<usize>,
     signature: Signature,
     roof: Roof,
+    plain: Option<Plain>,
+}
+
+/// A fill that the scorer can judge without a look at the devices: healthy cards of one known model, shared by one
+/// tenant at the most.
+#[derive(Debug, Clone)]
+struct Plain {
+    model: u16,
+    free_milli: Vec<u16>,
+    sharer: Option<String>,
+    has_vram: bool,
+}
+
+impl Plain {
+    fn of(site: &Site, models: &Models) -> Option<Self> {
+        let used = site.used();
+        let gpus = || site.row.host.facts.devices.iter().filter(|d| d.kind == DeviceKind::Gpu);
+        let name = gpus().next().map_or("", |d| d.model.as_str());
+        let model = if name.is_empty() { 0 } else { models.known(name)? };
+        let mut plain = Self { model, free_milli: Vec::new(), sharer: None, has_vram: false };
+        for card in gpus() {
+            if !card.health.is_healthy() || card.model != name {
+                return None;
+            }
+            let held = used.devices.get(&card.uuid);
+            let free = CARD_MILLI.saturating_sub(held.map_or(0, |held| held.milli()));
+            plain.free_milli.push(free as u16);
+            plain.has_vram |= card.vram_mib.is_some();
+            if let Some(held) = held.filter(|_| free > 0) {
+                match &plain.sharer {
+                    Some(sharer) if *sharer != held.tenant => return None,
+                    _ => plain.sharer = Some(held.tenant.clone()),
+                }
+            }
+        }
+        Some(plain)
+    }
+
+    /// Whether what `fits` looks at beyond amounts and models is of no concern to this ask.
+    fn answers(&self, want: Want<'_>) -> bool {
+        let ask = want.ask;
+        let shares = ask.share_milli().is_some();
+        ask.labels.is_empty()
+            && ask.devices.is_empty()
+            && ask.vram_mib == 0
+            && ask.compute_cap_min == 0
+            && ask.gpu_models_preferred.is_empty()
+            && (!shares
+                || !self.has_vram && self.sharer.as_deref().is_none_or(|tenant| tenant == want.tenant))
+    }
+
+    fn fill<'a>(&'a self, site: &Site) -> Fill<'a> {
+        fill(self.model, &self.free_milli, site)
+    }
 }
 
 /// The most of each part that is free: an ask above it is turned away without a look at the devices.
@@ -185,7 +239,11 @@ impl Ground {
             || self.demand_version != view.demand_version
             || self.demand.is_none()
         {
-            self.models = Models::of(view);
+            let models = Models::of(view);
+            if models != self.models {
+                self.models = models;
+                self.rename();
+            }
             self.demand = Some(Arc::new(self.models.demand(view)));
             self.demand_version = view.demand_version;
             self.policy = Some(policy);
@@ -244,7 +302,8 @@ impl Ground {
 
     /// Groups that have room for an ask, best first, each with its members by number.
     pub(super) fn groups_fitting(&self, want: Want<'_>) -> Vec<Vec<usize>> {
-        let ranked = self.groups.values().filter_map(|group| Some((self.rank(group, want)?, group)));
+        let shape = self.models.shape(want.ask);
+        let ranked = self.groups.values().filter_map(|group| Some((self.rank(group, want, &shape)?, group)));
         let mut ranked: Vec<(Rank, &Group)> = ranked.collect();
         ranked.sort_by_key(|(rank, group)| (*rank, group.members.first().copied()));
         ranked.into_iter().map(|(_, group)| group.members.iter().copied().collect()).collect()
@@ -304,6 +363,14 @@ impl Ground {
         own.uuids.get(scored.card?).cloned()
     }
 
+    /// Numbers of models have changed.
+    fn rename(&mut self) {
+        for group in self.groups.values_mut() {
+            let first = group.members.first().map(|at| &self.sites[*at]);
+            group.plain = first.and_then(|site| Plain::of(site, &self.models));
+        }
+    }
+
     fn forget_scores(&mut self) {
         self.kinds = BTreeMap::new();
         self.passing = None;
@@ -313,6 +380,7 @@ impl Ground {
     /// Looks at the groups made since the last look.
     fn refresh(&mut self, fitting: &mut Fitting, want: Want<'_>) {
         let mut glances = if self.scored < GROUPS_SCORED_MAX { usize::MAX } else { GROUPS_GLANCED_AT };
+        let shape = self.models.shape(want.ask);
         for (id, group) in self.groups.range(fitting.seen..) {
             if !group.roof.admits(want.ask) {
                 continue;
@@ -322,7 +390,7 @@ impl Ground {
             }
             glances -= 1;
             self.scored += 1;
-            if let Some(rank) = self.rank(group, want) {
+            if let Some(rank) = self.rank(group, want, &shape) {
                 fitting.best.insert((rank, *id));
                 self.scores_kept += 1;
             }
@@ -344,14 +412,20 @@ impl Ground {
         self.scores_kept = self.scores_kept.saturating_sub(before - fitting.best.len());
     }
 
-    fn rank(&self, group: &Group, want: Want<'_>) -> Option<Rank> {
+    fn rank(&self, group: &Group, want: Want<'_>, shape: &score::Shape) -> Option<Rank> {
         if !group.roof.admits(want.ask) {
             return None;
         }
         let site = &self.sites[*group.members.first()?];
+        if let Some(plain) = group.plain.as_ref().filter(|plain| plain.answers(want)) {
+            let scored = self.judge(&plain.fill(site), shape, site.id())?;
+            let liking =
+                if want.ask.gpu_milli > 0 { 0 } else { u8::from(!site.row.host.facts.devices.is_empty()) };
+            return Some((liking, Reverse(scored.score)));
+        }
         let eligible = fit::fits(&site.row.host, site.used(), want, self.now_ms).ok()?;
         let own = Cards::of(site, want.ask, &self.models, Some(&eligible));
-        let scored = self.judge(&own.fill(site), &self.models.shape(want.ask), site.id())?;
+        let scored = self.judge(&own.fill(site), shape, site.id())?;
         let asks_devices = want.ask.gpu_milli > 0 || !want.ask.devices.is_empty();
         let liking = if asks_devices {
             preference(want.ask, &eligible)
@@ -390,7 +464,8 @@ impl Ground {
                 let id = self.next_group;
                 self.next_group += 1;
                 let roof = Roof::of(&self.sites[at], self.now_ms);
-                self.groups.insert(id, Group { members: BTreeSet::new(), signature, roof });
+                let plain = Plain::of(&self.sites[at], &self.models);
+                self.groups.insert(id, Group { members: BTreeSet::new(), signature, roof, plain });
                 self.by_signature.insert(signature, id);
                 id
             }
@@ -450,17 +525,21 @@ impl Cards {
     }
 
     fn fill<'a>(&'a self, site: &Site) -> Fill<'a> {
-        let (facts, used) = (&site.row.host.facts, site.used());
-        let cpus_free = u64::from(facts.cpus_milli).saturating_sub(used.cpus_milli);
-        Fill {
-            model: self.model,
-            cards: &self.free_milli,
-            cpus_milli_free: u32::try_from(cpus_free).unwrap_or(u32::MAX),
-            cpus_milli: facts.cpus_milli,
-            mem_mib_free: facts.mem_mib.saturating_sub(used.mem_mib),
-            mem_mib: facts.mem_mib,
-            classes: 0,
-        }
+        fill(self.model, &self.free_milli, site)
+    }
+}
+
+fn fill<'a>(model: u16, cards: &'a [u16], site: &Site) -> Fill<'a> {
+    let (facts, used) = (&site.row.host.facts, site.used());
+    let cpus_free = u64::from(facts.cpus_milli).saturating_sub(used.cpus_milli);
+    Fill {
+        model,
+        cards,
+        cpus_milli_free: u32::try_from(cpus_free).unwrap_or(u32::MAX),
+        cpus_milli: facts.cpus_milli,
+        mem_mib_free: facts.mem_mib.saturating_sub(used.mem_mib),
+        mem_mib: facts.mem_mib,
+        classes: 0,
     }
 }
 

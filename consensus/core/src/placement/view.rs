@@ -56,13 +56,19 @@ impl View {
     #[must_use]
     pub fn of(state: &State, now_ms: u64) -> Self {
         let promised = state.jobs.promised().filter_map(|id| state.jobs.shared(id));
-        let hosts = state
-            .hosts
-            .shared()
-            .map(|host| HostView { host: Arc::clone(host), attempts: state.attempts.row(host.id) });
+        let (none, mut rows) = (Arc::default(), state.attempts.rows().peekable());
+        // Both are in the order of hosts: one walk.
+        let hosts = state.hosts.shared().map(|host| {
+            while rows.peek().is_some_and(|(id, _)| *id < host.id) {
+                rows.next();
+            }
+            let own = rows.peek().filter(|(id, _)| *id == host.id).map_or(&none, |(_, row)| *row);
+            HostView { host: Arc::clone(host), attempts: Arc::clone(own) }
+        });
+        let hosts: Vec<HostView> = hosts.collect();
         Self {
             index: state.applied_index(),
-            hosts: hosts.collect(),
+            hosts,
             classes: classes(state),
             promised: promised.filter(|job| job.is_ready()).cloned().collect(),
             lapsed: state.jobs.lapsed(now_ms).take(LAPSES_MAX).collect(),

@@ -197,9 +197,9 @@ impl AttemptTable {
         self.by_host.get(&host).into_iter().flat_map(|row| row.iter()).map(|a| &**a)
     }
 
-    /// The same, shared.
-    pub(crate) fn row(&self, host: HostId) -> Arc<Vec<Arc<Attempt>>> {
-        self.by_host.get(&host).cloned().unwrap_or_default()
+    /// Rows of hosts that have any, by host, shared.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (HostId, &Arc<Vec<Arc<Attempt>>>)> {
+        self.by_host.iter().map(|(host, row)| (*host, row))
     }
 
     pub(crate) fn insert(&mut self, attempt: Attempt) {

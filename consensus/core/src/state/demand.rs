@@ -88,6 +88,27 @@ impl DemandTable {
         }
     }
 
+    /// Replaces what was noted by counts of tasks known beforehand; only their proportions matter.
+    pub(crate) fn expect(&mut self, counts: impl IntoIterator<Item = (AskShape, u64)>) {
+        let mut all: BTreeMap<AskShape, u64> = BTreeMap::new();
+        for (shape, count) in counts {
+            *all.entry(shape).or_default() += count;
+        }
+        while all.len() > SHAPES_MAX {
+            let rarest = all.iter().min_by_key(|(_, count)| **count).map(|(shape, _)| shape.clone());
+            let _ = rarest.and_then(|shape| all.remove(&shape));
+        }
+        let sum: u64 = all.values().sum();
+        // As if as many tasks had been seen as are remembered at the most.
+        let scale = (COUNTS_MAX / 2).checked_div(sum).unwrap_or(0).max(1);
+        for count in all.values_mut() {
+            *count *= scale;
+        }
+        self.sum = sum * scale;
+        self.counts = Arc::new(all);
+        self.version += 1;
+    }
+
     /// The sum is the sum.
     pub(crate) fn is_sound(&self) -> bool {
         self.counts.values().sum::<u64>() == self.sum && self.counts.len() <= SHAPES_MAX

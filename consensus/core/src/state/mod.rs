@@ -177,6 +177,12 @@ impl State {
         self.reservations.iter()
     }
 
+    /// For replays: what the cluster will be asked for, known beforehand.
+    #[doc(hidden)]
+    pub fn expect_demand(&mut self, counts: impl IntoIterator<Item = (demand::AskShape, u64)>) {
+        self.demand.expect(counts);
+    }
+
     /// What the cluster is asked for.
     #[must_use]
     pub fn demand(&self) -> &DemandTable {

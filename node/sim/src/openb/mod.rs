@@ -3,10 +3,12 @@
 //! not part of this repository; paths are given.
 
 mod engine;
+mod product;
 mod report;
 mod trace;
 
 pub use engine::{Compact, Engine};
+pub use product::Product;
 pub use report::{OpenbReport, Point, SeedReport};
 pub use trace::{Node, Trace, TraceError};
 
@@ -34,6 +36,8 @@ pub struct OpenbConfig {
     pub seeds: RangeInclusive<u64>,
     /// Whether only pods already seen are known, and not the whole list.
     pub online: bool,
+    /// On the compact reference instead of the production scheduler.
+    pub reference: bool,
     /// Demand that arrives, in percent of the GPUs; published: 130.
     pub tune_percent: u64,
 }
@@ -47,6 +51,9 @@ pub enum OpenbError {
     /// No seed was given.
     #[error("the range of seeds is empty")]
     NoSeeds,
+    /// The scheduler refused what the replay must be able to do.
+    #[error(transparent)]
+    Cluster(#[from] crate::cluster::ClusterError),
 }
 
 /// Runs the experiment.
@@ -58,17 +65,38 @@ pub fn run(config: &OpenbConfig) -> Result<OpenbReport, OpenbError> {
         return Err(OpenbError::NoSeeds);
     }
     let trace = Trace::read(&config.nodes, &config.pods)?;
-    Ok(replay(&trace, config, |demand, seed| {
-        Compact::new(config.policy, &trace.nodes, &trace.shapes, demand, seed)
-    }))
+    if !config.reference {
+        return replay_product(&trace, config);
+    }
+    let engine = |demand, seed| Ok(Compact::new(config.policy, &trace.nodes, &trace.shapes, demand, seed));
+    replay(&trace, config, engine, |_| None)
+}
+
+/// Replays a trace on the production scheduler.
+fn replay_product(trace: &Trace, config: &OpenbConfig) -> Result<OpenbReport, OpenbError> {
+    let mut known = vec![0_u64; trace.shapes.len()];
+    for pod in trace.pods.iter().filter(|_| !config.online) {
+        known[*pod as usize] += 1;
+    }
+    let known: Vec<(u32, u64)> = (0..).zip(known).filter(|(_, count)| *count > 0).collect();
+    replay(
+        trace,
+        config,
+        |_, _| Product::new(trace, config.policy, &known),
+        |engine| match &mut engine.failure {
+            Some(_) => engine.failure.take().map(OpenbError::Cluster),
+            None => None,
+        },
+    )
 }
 
 /// Replays a trace on engines of the caller's making, one for each seed. It gets what is expected at the start.
 pub fn replay<E: Engine>(
     trace: &Trace,
     config: &OpenbConfig,
-    mut engine: impl FnMut(Demand, u64) -> E,
-) -> OpenbReport {
+    mut engine: impl FnMut(Demand, u64) -> Result<E, crate::cluster::ClusterError>,
+    mut failure: impl FnMut(&mut E) -> Option<OpenbError>,
+) -> Result<OpenbReport, OpenbError> {
     let capacity = trace.capacity_milli();
     let whole_list = Demand::from_counts(counts(trace, &trace.pods), &capacity);
     let mut timings = Timings::default();
@@ -77,7 +105,7 @@ pub fn replay<E: Engine>(
     for seed in config.seeds.clone() {
         let arrivals = trace.arrivals(&mut Rng::new(seed), config.tune_percent);
         let first = if config.online { Demand::from_counts([], &capacity) } else { whole_list.clone() };
-        let mut engine = engine(first, seed);
+        let mut engine = engine(first, seed)?;
         let mut meter = Meter::new(trace, |node| fragment(&engine.fill(node), &whole_list));
         for (seen, shape) in arrivals.iter().enumerate() {
             if config.online && is_lesson(seen) {
@@ -91,9 +119,12 @@ pub fn replay<E: Engine>(
             let after = placed.map(|node| (node, fragment(&engine.fill(node), &whole_list)));
             meter.count(gpu_milli, after);
         }
+        if let Some(error) = failure(&mut engine) {
+            return Err(error);
+        }
         seeds.push(meter.report(seed));
     }
-    OpenbReport::new(config, seeds, &timings, started.elapsed())
+    Ok(OpenbReport::new(config, seeds, &timings, started.elapsed()))
 }
 
 /// Whether to learn anew when so many were seen.

@@ -11,6 +11,7 @@ mod foresight;
 pub mod log;
 mod machine;
 pub mod outcome;
+mod product;
 mod rota;
 
 use foresight::Foresight;
@@ -50,8 +51,10 @@ pub enum SwfPolicy {
     EasySjbfClairvoyant,
     /// A reservation for every job, by limits.
     Conservative,
-    /// Rota's rule: order by predictions from history, promises by limits.
+    /// The production scheduler: order by predictions from history, promises by limits.
     Rota,
+    /// Its rule on equal processors without places, with slack in promises: the simple engine beside it.
+    RotaMachine,
     /// The same with longer slack in promises, and a place kept by predictions for the first job in order.
     RotaSoft,
     /// Rota's rule with limits in place of predictions: what predictions are worth.
@@ -66,6 +69,9 @@ pub enum SwfError {
     /// The log cannot be used.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// The scheduler refused what the replay must be able to do.
+    #[error(transparent)]
+    Cluster(#[from] crate::cluster::ClusterError),
 }
 
 /// No policy has this name.
@@ -78,39 +84,44 @@ pub struct UnknownPolicy(String);
 /// # Errors
 /// The log cannot be read or holds nothing to replay.
 pub fn run(config: &SwfConfig) -> Result<SwfReport, SwfError> {
-    Ok(replay(&Log::read(&config.file, config.processors)?, config.policy))
+    replay(&Log::read(&config.file, config.processors)?, config.policy)
 }
 
 /// Replays a log.
-#[must_use]
-pub fn replay(log: &Log, policy: SwfPolicy) -> SwfReport {
+///
+/// # Errors
+/// The scheduler refused what a replay must be able to do.
+pub fn replay(log: &Log, policy: SwfPolicy) -> Result<SwfReport, SwfError> {
     let started = Instant::now();
-    let outcome = outcome(log, policy);
-    outcome.report(log, policy.name(), started.elapsed().as_secs_f64())
+    let outcome = outcome(log, policy)?;
+    Ok(outcome.report(log, policy.name(), started.elapsed().as_secs_f64()))
 }
 
 /// The starts that a policy chooses.
-fn outcome(log: &Log, policy: SwfPolicy) -> Outcome {
+fn outcome(log: &Log, policy: SwfPolicy) -> Result<Outcome, SwfError> {
     let easy =
         |shortest_first, foresight| machine::replay(log, &mut easy::Easy { shortest_first }, foresight);
     let rota = |mut rule: Rota, foresight| machine::replay(log, &mut rule, foresight);
-    match policy {
+    Ok(match policy {
         SwfPolicy::Easy => easy(false, Foresight::Limit),
         SwfPolicy::EasySjbf => easy(true, Foresight::Limit),
         SwfPolicy::EasyPlusPlus => easy(true, Foresight::last_two()),
         SwfPolicy::EasyClairvoyant => easy(false, Foresight::Oracle),
         SwfPolicy::EasySjbfClairvoyant => easy(true, Foresight::Oracle),
         SwfPolicy::Conservative => machine::replay(log, &mut conservative::Conservative, Foresight::Limit),
-        SwfPolicy::Rota => rota(Rota::firm(), Foresight::history()),
+        SwfPolicy::Rota => {
+            return product::replay(log, product::Setup { slack_limits: 0 }).map_err(SwfError::from);
+        }
+        SwfPolicy::RotaMachine => rota(Rota::firm(), Foresight::history()),
         SwfPolicy::RotaSoft => rota(Rota::soft(), Foresight::history()),
         SwfPolicy::RotaLimits => rota(Rota::firm(), Foresight::Limit),
         SwfPolicy::RotaClairvoyant => rota(Rota::firm(), Foresight::Oracle),
-    }
+    })
 }
 
 impl SwfPolicy {
     /// All of them, baselines first.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Easy,
         Self::EasySjbf,
         Self::EasyPlusPlus,
@@ -119,6 +130,7 @@ impl SwfPolicy {
         Self::EasySjbfClairvoyant,
         Self::RotaLimits,
         Self::Rota,
+        Self::RotaMachine,
         Self::RotaSoft,
         Self::RotaClairvoyant,
     ];
@@ -134,6 +146,7 @@ impl SwfPolicy {
             Self::EasySjbfClairvoyant => "easy-sjbf-clairvoyant",
             Self::Conservative => "conservative",
             Self::Rota => "rota",
+            Self::RotaMachine => "rota-machine",
             Self::RotaSoft => "rota-soft",
             Self::RotaLimits => "rota-limits",
             Self::RotaClairvoyant => "rota-clairvoyant",

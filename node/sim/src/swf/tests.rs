@@ -32,7 +32,7 @@ fn log(rows: &[(u64, u64, u64, u32)]) -> Log {
 
 #[track_caller]
 fn check(log: &Log, policy: SwfPolicy, starts_s: &[u64], promised_s: &[Option<u64>]) {
-    let Outcome { start_s, promised_s: promised, .. } = outcome(log, policy);
+    let Outcome { start_s, promised_s: promised, .. } = outcome(log, policy).expect("replay");
     assert_eq!((start_s.as_slice(), promised.as_slice()), (starts_s, promised_s), "{}", policy.name());
 }
 
@@ -63,7 +63,7 @@ fn no_schedule_overfills_the_machine_or_starts_early() {
     for config in &DRAWN {
         let log = drawn(config);
         for policy in SwfPolicy::ALL {
-            let starts_s = outcome(&log, policy).start_s;
+            let starts_s = outcome(&log, policy).expect("replay").start_s;
             let mut steps: Vec<(u64, i64)> = Vec::new();
             for (job, start_s) in log.jobs.iter().zip(starts_s) {
                 assert!(start_s >= job.submit_s, "{} starts job {} early", policy.name(), job.number);
@@ -86,7 +86,7 @@ fn rota_keeps_every_promise() {
     for config in &DRAWN {
         for log in [drawn(config), drawn(config).with_exact_limits()] {
             for policy in [SwfPolicy::Rota, SwfPolicy::RotaSoft, SwfPolicy::RotaLimits] {
-                let report = replay(&log, policy);
+                let report = replay(&log, policy).expect("replay");
                 assert!(report.promises > 20, "{report:?}");
                 assert_eq!((report.promises_broken, report.promise_delay_s_max), (0, 0), "{report:?}");
             }
@@ -97,12 +97,12 @@ fn rota_keeps_every_promise() {
 /// The check above can fail: EASY++ rests its reservations on predictions, and breaks them.
 #[test]
 fn promises_by_prediction_break() {
-    assert!(replay(&drawn(&DRAWN[0]), SwfPolicy::EasyPlusPlus).promises_broken > 0);
+    assert!(replay(&drawn(&DRAWN[0]), SwfPolicy::EasyPlusPlus).expect("replay").promises_broken > 0);
 }
 
 #[test]
 fn conservative_promises_hold_when_limits_are_exact() {
-    let report = replay(&drawn(&DRAWN[1]).with_exact_limits(), SwfPolicy::Conservative);
+    let report = replay(&drawn(&DRAWN[1]).with_exact_limits(), SwfPolicy::Conservative).expect("replay");
     assert_eq!((report.promises, report.promises_broken), (1_500, 0));
 }
 
@@ -111,8 +111,11 @@ fn conservative_promises_hold_when_limits_are_exact() {
 fn rota_waits_less_than_easy_and_starves_nobody() {
     for config in &DRAWN {
         let log = drawn(config);
-        let (easy, rota) = (replay(&log, SwfPolicy::Easy), replay(&log, SwfPolicy::Rota));
-        let sjbf = replay(&log, SwfPolicy::EasySjbf);
+        let (easy, rota) = (
+            replay(&log, SwfPolicy::Easy).expect("replay"),
+            replay(&log, SwfPolicy::RotaMachine).expect("replay"),
+        );
+        let sjbf = replay(&log, SwfPolicy::EasySjbf).expect("replay");
         assert!(rota.avg_bounded_slowdown < easy.avg_bounded_slowdown * 0.8, "{rota:?} {easy:?}");
         assert!(rota.avg_bounded_slowdown < sjbf.avg_bounded_slowdown, "{rota:?} {sjbf:?}");
         assert!(rota.max_wait_s < easy.max_wait_s * 3, "{rota:?} {easy:?}");
@@ -122,8 +125,8 @@ fn rota_waits_less_than_easy_and_starves_nobody() {
 #[test]
 fn predictions_are_nearer_than_limits_and_the_same_log_gives_the_same_report() {
     let log = drawn(&DRAWN[2]);
-    let [limits, rota, again] =
-        [SwfPolicy::RotaLimits, SwfPolicy::Rota, SwfPolicy::Rota].map(|policy| replay(&log, policy));
+    let [limits, rota, again] = [SwfPolicy::RotaLimits, SwfPolicy::RotaMachine, SwfPolicy::RotaMachine]
+        .map(|policy| replay(&log, policy).expect("replay"));
     assert!(rota.prediction.mean_permille > limits.prediction.mean_permille + 100, "{rota:?} {limits:?}");
     assert!(rota.prediction_by_name.count > 1_000, "{rota:?}");
     assert_eq!(super::outcome::SwfReport { seconds: rota.seconds, ..again }, rota);
@@ -139,7 +142,7 @@ fn a_file_is_replayed_and_a_missing_one_is_named() {
     assert_eq!((report.jobs, report.max_wait_s, report.promises), (2, 99, 1));
     std::fs::remove_file(&path).unwrap();
     config.file = "/nowhere/x.swf".into();
-    let SwfError::Log(error) = run(&config).unwrap_err();
+    let SwfError::Log(error) = run(&config).unwrap_err() else { panic!("another error") };
     assert!(error.to_string().starts_with("cannot read /nowhere/x.swf"), "{error}");
 }
 
