@@ -80,6 +80,7 @@ async fn round(state: &mut State) -> bool {
     };
     let config = PlanConfig { avoid_hosts: node.suspected(), ..PlanConfig::default() };
     let started = std::time::Instant::now();
+    let is_cut = view.is_cut;
     let plan = state.planner.plan(&view, &config, now_ms);
     // Rows that the copy shares are copied whole when they change: it must not outlive its use.
     drop(view);
@@ -87,7 +88,7 @@ async fn round(state: &mut State) -> bool {
     if plan.moves.is_empty() {
         return false;
     }
-    let full = plan.moves.len() >= config.moves_max;
+    let full = is_cut || plan.moves.len() >= config.moves_max;
     metrics::counter!(crate::meters::PLAN_MOVES).increment(plan.moves.len() as u64);
     match commit(node, plan).await {
         // Refused moves mean that the state moved on under the plan: look again at once.

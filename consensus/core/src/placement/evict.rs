@@ -129,11 +129,18 @@ impl<'p> Round<'p> {
         })
     }
 
+    /// The lowest priority of anything that may be ended.
+    fn lowest_priority(&self) -> Option<u16> {
+        self.ground.sites.iter().filter_map(|site| site.lowest).min()
+    }
+
     fn may_search(&self, job: &Job, ask: &Ask, reason: EndReason) -> bool {
         let (fewest, _) = job.start_range();
         let more = at_least(ask).times(u64::from(fewest));
         match reason {
-            EndReason::Preempt => job.priority >= PREEMPT_GAP,
+            EndReason::Preempt => self
+                .lowest_priority()
+                .is_some_and(|lowest| job.priority >= lowest.saturating_add(PREEMPT_GAP)),
             _ => self.view.queue_path(job.queue).any(|queue| {
                 let guarantee = queue.spec.guarantee;
                 guarantee.gpu_milli > 0
@@ -148,7 +155,13 @@ impl<'p> Round<'p> {
         let parts = fewest as usize;
         let mut offers: Vec<Offer> = Vec::new();
         for at in 0..self.ground.sites.len() {
-            if self.guards.is_promised(at) || !self.is_candidate(at, job) {
+            let too_high = |lowest: u16| job.priority < lowest.saturating_add(PREEMPT_GAP);
+            let none =
+                self.ground.sites[at].lowest.is_none_or(|low| reason == EndReason::Preempt && too_high(low));
+            if none && !self.ground.has_room(at, want) || self.guards.is_promised(at) {
+                continue;
+            }
+            if !self.is_candidate(at, job) {
                 continue;
             }
             offers.extend(self.offers(at, job, want, reason, parts.min(PARTS_PER_HOST_MAX)));

@@ -8,11 +8,13 @@ mod gang;
 mod look;
 mod models;
 pub mod order;
+mod pledge;
 mod promise;
 mod round;
 pub mod score;
 mod share;
 mod sites;
+mod turns;
 mod view;
 
 pub use check::check_plan;

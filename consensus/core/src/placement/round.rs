@@ -3,18 +3,18 @@
 
 use super::PlanConfig;
 use super::choose::choose;
-use super::order::{OrderKey, Waiting, order_key, promised_start_ms};
-use super::promise::{Guards, Placed, broken, located};
-use super::share::{ShareKey, Shares};
+use super::promise::{Guards, Placed};
+use super::share::Shares;
 use super::sites::Ground;
+use super::turns::{Sorted, Turn, lines};
 use super::view::View;
 use crate::fit::{self, Want};
 use crate::state::job::Job;
 use crate::state::reservation::ReservedHosts;
 use rota_protocol::ask::Ask;
 use rota_protocol::limits::PLAN_MOVES_MAX;
-use rota_protocol::plan::{Move, Part, Plan, PromiseBreak, Slot};
-use rota_protocol::queue::{Amounts, QueueId};
+use rota_protocol::plan::{Move, Part, Plan};
+use rota_protocol::queue::Amounts;
 use rota_protocol::work::Layout;
 use rota_protocol::{DeviceUuid, JobId, Token};
 use std::cmp::Reverse;
@@ -29,9 +29,6 @@ const MOVE_BYTES: usize = 48;
 const DEVICE_BYTES: usize = 48;
 /// Jobs of one class that are looked at after one of them was held back by a promise: others may end in time.
 const HELD_BACK_MAX: usize = 256;
-
-/// How long a job of which nothing is known is taken to run when jobs are put in order, in ms.
-const UNKNOWN_RUN_MS: u64 = 4 * 3_600 * 1_000;
 
 /// A round under way.
 pub(super) struct Round<'p> {
@@ -55,14 +52,14 @@ pub(super) struct Round<'p> {
     pub(super) probe: Option<JobId>,
     pub(super) look: Option<super::look::Look>,
     /// What kinds of blocked jobs have a promise: one for each kind of hosts.
-    competing: BTreeSet<Competes<'p>>,
+    pub(super) competing: BTreeSet<Competes<'p>>,
     /// The oldest blocked job of each kind.
-    oldest: BTreeMap<Competes<'p>, &'p Arc<Job>>,
-    promises: usize,
+    pub(super) oldest: BTreeMap<Competes<'p>, &'p Arc<Job>>,
+    pub(super) promises: usize,
 }
 
 /// What a job competes for: hosts that differ in this are not in each other's way.
-type Competes<'p> = (&'p [String], &'p BTreeMap<String, String>, &'p BTreeMap<String, u32>, bool);
+pub(super) type Competes<'p> = (&'p [String], &'p BTreeMap<String, String>, &'p BTreeMap<String, u32>, bool);
 
 /// What came of trying to start a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,22 +75,6 @@ pub(super) enum Tried {
     /// There is room, but it is promised to others, reserved, or the job keeps away from it.
     HeldBack,
 }
-
-/// The heads of one account's classes: the job's standing, its class, its place there.
-struct Line {
-    queue: QueueId,
-    user: String,
-    heads: BinaryHeap<Reverse<(Standing, usize, usize)>>,
-}
-
-/// Place of a job on its account: those that were evicted before those that never started, then by the order key.
-type Standing = (Reverse<u16>, Reverse<bool>, OrderKey, JobId);
-
-/// An account's place among all, and the job that it would be for.
-type Turn = (Reverse<u16>, ShareKey, Standing, usize);
-
-/// Ready jobs of one class in the order of the round.
-type Sorted = Vec<(Standing, usize)>;
 
 impl<'p> Round<'p> {
     pub(super) fn new(view: &'p View, config: &'p PlanConfig, ground: &'p mut Ground, now_ms: u64) -> Self {
@@ -140,57 +121,6 @@ impl<'p> Round<'p> {
         }
     }
 
-    /// Standing promises bind from the start. One that is broken binds nobody; its job gets a new one in its turn.
-    fn keep_promises(&mut self) {
-        for job in &self.view.promised {
-            let Some(promise) = job.promise.as_ref() else {
-                continue;
-            };
-            if broken(self.view, promise, self.now_ms).is_none() {
-                let slots = located(self.view, &promise.slots);
-                self.guards.bind(self.ground, job, promise.at_ms, promise.choice, &slots);
-                self.competing.insert(competes(job));
-                self.promises += 1;
-            }
-        }
-    }
-
-    /// Who has waited long enough and does not fit is promised a start before anybody else's turn: in the round in
-    /// which the promise is made it binds already.
-    fn promise_to_the_patient(&mut self) {
-        let view = self.view;
-        let (now_ms, after_ms) = (self.now_ms, self.config.promise_after_ms);
-        let patient = view.classes.iter().filter_map(|jobs| jobs.first()).filter(|job| {
-            let since_ms = job.submitted_ms.max(job.earliest_ms());
-            now_ms >= since_ms && now_ms - since_ms >= after_ms
-        });
-        for job in patient {
-            self.blocked(job);
-        }
-        let mut oldest: Vec<&'p Arc<Job>> = std::mem::take(&mut self.oldest).into_values().collect();
-        oldest.sort_by_key(|job| (Reverse(job.priority), job.submitted_ms, job.id));
-        oldest.truncate(self.config.promises_max);
-        for job in oldest {
-            let waits = job.promise.is_none() && !self.is_late(job) && !self.would_start(job);
-            if waits && self.shares.admits(view, job, &at_least(&job.spec.ask)) {
-                self.promise(job);
-            }
-        }
-    }
-
-    /// One task of a job, or the whole gang, would find room now.
-    fn would_start(&mut self, job: &Arc<Job>) -> bool {
-        let (fewest, _) = job.start_range();
-        job.spec.asks().any(|ask| {
-            let want = Want { ask, tenant: &job.tenant };
-            if fewest == 1 {
-                return self.find(job, ask, &|_| true).is_ok();
-            }
-            let opening = self.guards.opening(self.ground, self.view, job, want, fewest as usize);
-            opening.is_some_and(|opening| opening.at_ms <= self.now_ms)
-        })
-    }
-
     /// Order: always the first job of the account whose turn it is. A class without room is out of the round: its
     /// other jobs ask the same.
     fn order(&mut self) {
@@ -234,29 +164,6 @@ impl<'p> Round<'p> {
         }
     }
 
-    fn turn(&self, line: &Line, at: usize) -> Option<Turn> {
-        let Reverse((standing, _, _)) = line.heads.peek()?;
-        let key = self.shares.key(self.view, line.queue, &line.user);
-        Some((standing.0, key, *standing, at))
-    }
-
-    fn sorted(&self, jobs: &[Arc<Job>]) -> Sorted {
-        let mut sorted: Sorted = jobs.iter().enumerate().map(|(at, job)| (self.standing(job), at)).collect();
-        sorted.sort_unstable();
-        sorted
-    }
-
-    fn standing(&self, job: &Job) -> Standing {
-        let waiting = Waiting {
-            priority: job.priority,
-            submitted_ms: job.submitted_ms.max(job.earliest_ms()),
-            predicted_ms: job.predicted_ms.unwrap_or(UNKNOWN_RUN_MS),
-            limit_ms: job.spec.time_limit_ms,
-            width: width(job),
-        };
-        (Reverse(job.priority), Reverse(job.evicted > 0), order_key(&waiting, self.now_ms), job.id)
-    }
-
     /// Starts a job, or sees to it that it can start later.
     fn consider(&mut self, job: &'p Arc<Job>) -> Tried {
         if self.now_ms < job.earliest_ms() || self.is_late(job) {
@@ -282,7 +189,7 @@ impl<'p> Round<'p> {
         tried
     }
 
-    fn is_late(&self, job: &Job) -> bool {
+    pub(super) fn is_late(&self, job: &Job) -> bool {
         job.started_ms.is_none() && job.spec.deadline_ms.is_some_and(|at_ms| self.now_ms >= at_ms)
     }
 
@@ -479,92 +386,6 @@ impl<'p> Round<'p> {
         self.started.remove(&job.id);
     }
 
-    /// Of the blocked jobs of each kind the oldest gets a promise, not the one whose turn came first: short jobs may
-    /// go first, but not for ever.
-    fn blocked(&mut self, job: &'p Arc<Job>) {
-        // A job that runs already, if not as wide as it would like, has begun.
-        if job.live > 0 {
-            return;
-        }
-        let age = |job: &Job| (Reverse(job.priority), job.submitted_ms, job.id);
-        let oldest = self.oldest.entry(competes(job)).or_insert(job);
-        if age(job) < age(oldest) {
-            *oldest = job;
-        }
-    }
-
-    /// Promise: who has waited longest is told when and where it starts at the latest.
-    fn promise_to_the_oldest(&mut self) {
-        let mut oldest: Vec<&'p Arc<Job>> = std::mem::take(&mut self.oldest).into_values().collect();
-        oldest.sort_by_key(|job| (Reverse(job.priority), job.submitted_ms, job.id));
-        for job in oldest {
-            if self.is_full() {
-                return;
-            }
-            self.promise(job);
-        }
-    }
-
-    fn promise(&mut self, job: &'p Arc<Job>) {
-        let standing = job.promise.as_ref();
-        let why_broken = standing.and_then(|promise| broken(self.view, promise, self.now_ms));
-        let holds = standing.filter(|_| why_broken.is_none());
-        if holds.is_some_and(|promise| promise.evicting) {
-            return;
-        }
-        let key = competes(job);
-        if holds.is_none() && (self.promises >= self.config.promises_max || self.competing.contains(&key)) {
-            return;
-        }
-        if holds.is_some() {
-            return;
-        }
-        if let Some((choice, at_ms, slots)) = self.earliest(job) {
-            self.guards.bind(self.ground, job, at_ms, choice, &slots);
-            self.tell(job, at_ms, choice, slots, why_broken);
-            self.competing.insert(key);
-            self.promises += 1;
-        }
-    }
-
-    /// The earliest opening over all asks of a job, within its ceilings.
-    pub(super) fn earliest(&self, job: &Arc<Job>) -> Option<(u8, u64, Vec<(usize, Slot)>)> {
-        let (fewest, _) = job.start_range();
-        let mut best: Option<(u8, u64, Vec<(usize, Slot)>)> = None;
-        for (choice, ask) in (0_u8..).zip(job.spec.asks()) {
-            let want = Want { ask, tenant: &job.tenant };
-            let opening = self.guards.opening(self.ground, self.view, job, want, fewest as usize);
-            if let Some(opening) = opening
-                && best.as_ref().is_none_or(|(_, at_ms, _)| opening.at_ms < *at_ms)
-            {
-                best = Some((choice, opening.at_ms, opening.slots));
-            }
-        }
-        let slack_limits = self.config.promise_slack_limits;
-        if let Some((_, at_ms, _)) = &mut best {
-            *at_ms = promised_start_ms(*at_ms, job.submitted_ms, job.spec.time_limit_ms, slack_limits);
-        }
-        best
-    }
-
-    /// Writes a promise down, if the job has waited long enough to want one and it is worth a log entry.
-    fn tell(
-        &mut self,
-        job: &Job,
-        at_ms: u64,
-        choice: u8,
-        slots: Vec<(usize, Slot)>,
-        why_broken: Option<PromiseBreak>,
-    ) {
-        let waited_ms = self.now_ms.saturating_sub(job.submitted_ms.max(job.earliest_ms()));
-        if waited_ms < self.config.promise_after_ms {
-            return;
-        }
-        let slots: Vec<Slot> = slots.into_iter().map(|(_, slot)| slot).collect();
-        let devices = slots.iter().map(|slot| slot.devices.len() + 1).sum();
-        self.emit(Move::Promise { job: job.id, at_ms, slots, choice, broken_by: why_broken }, devices);
-    }
-
     pub(super) fn emit(&mut self, one: Move, devices: usize) {
         self.bytes += MOVE_BYTES + devices * DEVICE_BYTES;
         self.moves.push(one);
@@ -573,23 +394,6 @@ impl<'p> Round<'p> {
     pub(super) fn is_full(&self) -> bool {
         self.moves.len() >= self.config.moves_max.min(PLAN_MOVES_MAX) || self.bytes >= PLAN_BYTES_MAX
     }
-}
-
-/// One line for each account that waits.
-fn lines(view: &View, sorted: &[Sorted]) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
-    let mut known: BTreeMap<(QueueId, &str), usize> = BTreeMap::new();
-    for (class, jobs) in view.classes.iter().enumerate() {
-        let Some(head) = jobs.first() else {
-            continue;
-        };
-        let line = *known.entry((head.queue, &head.user)).or_insert_with(|| {
-            lines.push(Line { queue: head.queue, user: head.user.clone(), heads: BinaryHeap::new() });
-            lines.len() - 1
-        });
-        lines[line].heads.extend(sorted[class].first().map(|(first, _)| Reverse((*first, class, 0))));
-    }
-    lines
 }
 
 /// What a task of an ask holds whatever card it gets.
@@ -602,13 +406,7 @@ pub(super) fn at_least(ask: &Ask) -> Amounts {
     }
 }
 
-/// Cards, or hosts' worth of CPU, that a job asks in all.
-fn width(job: &Job) -> u32 {
-    let parts = job.spec.gang.map_or(1, |gang| gang.min);
-    job.spec.ask.gpus().max(1).saturating_mul(parts)
-}
-
-fn competes(job: &Job) -> Competes<'_> {
+pub(super) fn competes(job: &Job) -> Competes<'_> {
     let ask = &job.spec.ask;
     (&ask.gpu_models, &ask.labels, &ask.devices, ask.gpu_milli > 0)
 }

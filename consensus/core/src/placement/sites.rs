@@ -11,6 +11,7 @@ use crate::hash::Digest;
 use crate::state::host::Used;
 use rota_protocol::ask::{Ask, CARD_MILLI};
 use rota_protocol::device::{DeviceFacts, DeviceKind};
+use rota_protocol::job::AttemptState;
 use rota_protocol::view::HostState;
 use rota_protocol::{DeviceUuid, HostId, Token};
 use std::cmp::Reverse;
@@ -43,6 +44,8 @@ pub(super) struct Site {
     avoided: bool,
     /// Its openness may change with time alone.
     timed: bool,
+    /// The lowest priority of an attempt that may be ended to make room; none if there is none.
+    pub(super) lowest: Option<u16>,
 }
 
 impl Site {
@@ -217,7 +220,8 @@ impl Ground {
             let Some(site) = self.sites.get_mut(at) else {
                 let timed = row.host.launches.suspension.is_some();
                 let (row, group) = (row.clone(), GroupId::MAX);
-                self.sites.push(Site { row, taken: None, group, avoided, timed });
+                let lowest = lowest(&row);
+                self.sites.push(Site { row, taken: None, group, avoided, timed, lowest });
                 self.regroup(at);
                 continue;
             };
@@ -228,9 +232,11 @@ impl Ground {
                 site.avoided = avoided;
                 site.taken = None;
                 site.row = row.clone();
+                site.lowest = lowest(row);
                 self.regroup(at);
             } else if !Arc::ptr_eq(&site.row.attempts, &row.attempts) {
                 site.row = row.clone();
+                site.lowest = lowest(row);
             }
         }
         let policy_changed = self.policy != Some(policy);
@@ -307,6 +313,11 @@ impl Ground {
         let mut ranked: Vec<(Rank, &Group)> = ranked.collect();
         ranked.sort_by_key(|(rank, group)| (*rank, group.members.first().copied()));
         ranked.into_iter().map(|(_, group)| group.members.iter().copied().collect()).collect()
+    }
+
+    /// As far as a quick look tells, the ask has room on a site now.
+    pub(super) fn has_room(&self, at: usize, want: Want<'_>) -> bool {
+        self.groups.get(&self.sites[at].group).is_some_and(|group| group.roof.admits(want.ask))
     }
 
     /// The time of the round.
@@ -475,6 +486,12 @@ impl Ground {
         }
         self.sites[at].group = id;
     }
+}
+
+/// The lowest priority of what may be ended on a host.
+fn lowest(row: &HostView) -> Option<u16> {
+    let live = row.attempts.iter().filter(|a| a.preemptible && a.state != AttemptState::Ending);
+    live.map(|a| a.priority).min()
 }
 
 /// Whose shares may lie on one card; asks that share nothing are alike for all tenants.

@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// Most jobs copied for one round, over all classes.
 const VIEW_JOBS_MAX: usize = 65_536;
+/// Jobs that are copied of each class, if there are so many.
+const CLASS_JOBS_MIN: usize = 64;
 /// Most jobs whose deadline has passed that one round gives up.
 const LAPSES_MAX: usize = 256;
 
@@ -34,9 +36,10 @@ pub struct View {
     pub index: u64,
     /// All hosts by number.
     pub hosts: Vec<HostView>,
-    /// Ready jobs by class (equal asks on one account), each class in order. A class holds no more jobs than a plan
-    /// has moves.
+    /// Ready jobs by class (equal asks on one account), each class in order, the first ones of each.
     pub classes: Vec<Vec<Arc<Job>>>,
+    /// Some class has more ready jobs than were copied: after a round that started something there may be more.
+    pub is_cut: bool,
     /// Waiting jobs that were promised a start, by number.
     pub promised: Vec<Arc<Job>>,
     /// Waiting jobs whose deadline has passed.
@@ -66,10 +69,12 @@ impl View {
             HostView { host: Arc::clone(host), attempts: Arc::clone(own) }
         });
         let hosts: Vec<HostView> = hosts.collect();
+        let (classes, is_cut) = classes(state);
         Self {
             index: state.applied_index(),
             hosts,
-            classes: classes(state),
+            classes,
+            is_cut,
             promised: promised.filter(|job| job.is_ready()).cloned().collect(),
             lapsed: state.jobs.lapsed(now_ms).take(LAPSES_MAX).collect(),
             queues: state.queues.shared().cloned().collect(),
@@ -97,20 +102,27 @@ impl View {
     }
 }
 
-/// Should the copy be too small for all, the classes with the first heads are in it.
-fn classes(state: &State) -> Vec<Vec<Arc<Job>>> {
+/// The first jobs of each class, and whether there are more. Should the copy be too small for all, the classes with
+/// the first heads are in it.
+fn classes(state: &State) -> (Vec<Vec<Arc<Job>>>, bool) {
     let mut classes: Vec<(&BTreeSet<Place>, Place)> =
         state.jobs.ready().values().filter_map(|class| Some((class, *class.first()?))).collect();
     classes.sort_by_key(|(_, head)| *head);
     let mut left = VIEW_JOBS_MAX;
+    let mut is_cut = false;
+    // Mostly only the first job of a class is looked at: a copy of all would cost more than the round.
+    let per_class = (PLAN_MOVES_MAX / classes.len().max(1)).max(CLASS_JOBS_MIN);
     let copied = classes.into_iter().map_while(|(class, _)| {
         if left == 0 {
+            is_cut = true;
             return None;
         }
-        let ids = class.iter().take(PLAN_MOVES_MAX.min(left)).map(|(_, _, id)| *id);
+        is_cut |= class.len() > per_class.min(left);
+        let ids = class.iter().take(per_class.min(left)).map(|(_, _, id)| *id);
         let jobs: Vec<Arc<Job>> = ids.filter_map(|id| state.jobs.shared(id)).cloned().collect();
         left = left.saturating_sub(jobs.len());
         Some(jobs)
     });
-    copied.collect()
+    let copied = copied.collect();
+    (copied, is_cut)
 }

@@ -1,0 +1,142 @@
+//! Promise: who is promised a start, and when that is written down. What a promise binds is in `promise.rs`.
+
+use super::order::promised_start_ms;
+use super::promise::{broken, located};
+use super::round::{Round, at_least, competes};
+use crate::fit::Want;
+use crate::state::job::Job;
+use rota_protocol::plan::{Move, PromiseBreak, Slot};
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+impl<'p> Round<'p> {
+    /// Standing promises bind from the start. One that is broken binds nobody; its job gets a new one in its turn.
+    pub(super) fn keep_promises(&mut self) {
+        for job in &self.view.promised {
+            let Some(promise) = job.promise.as_ref() else {
+                continue;
+            };
+            if broken(self.view, promise, self.now_ms).is_none() {
+                let slots = located(self.view, &promise.slots);
+                self.guards.bind(self.ground, job, promise.at_ms, promise.choice, &slots);
+                self.competing.insert(competes(job));
+                self.promises += 1;
+            }
+        }
+    }
+
+    /// Who has waited long enough and does not fit is promised a start before anybody else's turn: in the round in
+    /// which the promise is made it binds already.
+    pub(super) fn promise_to_the_patient(&mut self) {
+        let view = self.view;
+        for job in view.classes.iter().filter_map(|jobs| jobs.first()) {
+            if self.has_waited(job) {
+                self.blocked(job);
+            }
+        }
+        let mut oldest: Vec<&'p Arc<Job>> = std::mem::take(&mut self.oldest).into_values().collect();
+        oldest.sort_by_key(|job| (Reverse(job.priority), job.submitted_ms, job.id));
+        oldest.truncate(self.config.promises_max);
+        for job in oldest {
+            let waits = job.promise.is_none() && !self.is_late(job) && !self.would_start(job);
+            if waits && self.shares.admits(view, job, &at_least(&job.spec.ask)) {
+                self.promise(job);
+            }
+        }
+    }
+
+    /// Long enough to want a promise.
+    fn has_waited(&self, job: &Job) -> bool {
+        let since_ms = job.submitted_ms.max(job.earliest_ms());
+        self.now_ms >= since_ms && self.now_ms - since_ms >= self.config.promise_after_ms
+    }
+
+    /// One task of a job, or the whole gang, would find room now.
+    fn would_start(&mut self, job: &Arc<Job>) -> bool {
+        let (fewest, _) = job.start_range();
+        job.spec.asks().any(|ask| {
+            let want = Want { ask, tenant: &job.tenant };
+            if fewest == 1 {
+                return self.find(job, ask, &|_| true).is_ok();
+            }
+            let opening = self.guards.opening(self.ground, self.view, job, want, fewest as usize);
+            opening.is_some_and(|opening| opening.at_ms <= self.now_ms)
+        })
+    }
+
+    /// Of the blocked jobs of each kind the oldest gets a promise, not the one whose turn came first: short jobs may
+    /// go first, but not for ever.
+    pub(super) fn blocked(&mut self, job: &'p Arc<Job>) {
+        // A job that runs already, if not as wide as it would like, has begun.
+        if job.live > 0 {
+            return;
+        }
+        let age = |job: &Job| (Reverse(job.priority), job.submitted_ms, job.id);
+        let oldest = self.oldest.entry(competes(job)).or_insert(job);
+        if age(job) < age(oldest) {
+            *oldest = job;
+        }
+    }
+
+    /// Promise: who has waited longest is told when and where it starts at the latest.
+    pub(super) fn promise_to_the_oldest(&mut self) {
+        let mut oldest: Vec<&'p Arc<Job>> = std::mem::take(&mut self.oldest).into_values().collect();
+        oldest.sort_by_key(|job| (Reverse(job.priority), job.submitted_ms, job.id));
+        for job in oldest {
+            if self.is_full() {
+                return;
+            }
+            self.promise(job);
+        }
+    }
+
+    fn promise(&mut self, job: &'p Arc<Job>) {
+        let standing = job.promise.as_ref();
+        let why_broken = standing.and_then(|promise| broken(self.view, promise, self.now_ms));
+        let key = competes(job);
+        let taken = self.promises >= self.config.promises_max || self.competing.contains(&key);
+        if standing.is_some() && why_broken.is_none() || taken || !self.has_waited(job) {
+            return;
+        }
+        if let Some((choice, at_ms, slots)) = self.earliest(job) {
+            self.guards.bind(self.ground, job, at_ms, choice, &slots);
+            self.tell(job, at_ms, choice, slots, why_broken);
+            self.competing.insert(key);
+            self.promises += 1;
+        }
+    }
+
+    /// The earliest opening over all asks of a job, within its ceilings.
+    pub(super) fn earliest(&self, job: &Arc<Job>) -> Option<(u8, u64, Vec<(usize, Slot)>)> {
+        let (fewest, _) = job.start_range();
+        let mut best: Option<(u8, u64, Vec<(usize, Slot)>)> = None;
+        for (choice, ask) in (0_u8..).zip(job.spec.asks()) {
+            let want = Want { ask, tenant: &job.tenant };
+            let opening = self.guards.opening(self.ground, self.view, job, want, fewest as usize);
+            if let Some(opening) = opening
+                && best.as_ref().is_none_or(|(_, at_ms, _)| opening.at_ms < *at_ms)
+            {
+                best = Some((choice, opening.at_ms, opening.slots));
+            }
+        }
+        let slack_limits = self.config.promise_slack_limits;
+        if let Some((_, at_ms, _)) = &mut best {
+            *at_ms = promised_start_ms(*at_ms, job.submitted_ms, job.spec.time_limit_ms, slack_limits);
+        }
+        best
+    }
+
+    /// Writes a promise down.
+    fn tell(
+        &mut self,
+        job: &Job,
+        at_ms: u64,
+        choice: u8,
+        slots: Vec<(usize, Slot)>,
+        why_broken: Option<PromiseBreak>,
+    ) {
+        let slots: Vec<Slot> = slots.into_iter().map(|(_, slot)| slot).collect();
+        let devices = slots.iter().map(|slot| slot.devices.len() + 1).sum();
+        self.emit(Move::Promise { job: job.id, at_ms, slots, choice, broken_by: why_broken }, devices);
+    }
+}
