@@ -7,7 +7,7 @@ use crate::fit::{self, Want};
 use crate::state::State;
 use crate::state::attempt::Attempt;
 use crate::state::host::Used;
-use crate::state::job::{EVICTIONS_MAX, GangOver, Job, Promise};
+use crate::state::job::{GangOver, Job, Promise};
 use rota_protocol::job::{AttemptState, EndReason};
 use rota_protocol::limits::VICTIMS_MAX;
 use rota_protocol::plan::{Refusal, Slot};
@@ -86,7 +86,10 @@ fn may_end(state: &State, one: &Eviction<'_>, victim: &Attempt, now_ms: u64) -> 
         return Err(Refusal::NotEvictable);
     }
     let counted = matches!(one.reason, EndReason::Preempt | EndReason::Reclaim | EndReason::Move);
-    let often = |job: &Job| job.recent_evictions(now_ms) >= EVICTIONS_MAX;
+    let often = |job: &Job| {
+        let ordinal = job.ordinal(victim.task.index).unwrap_or(0);
+        now_ms < job.spared_until_ms(ordinal, now_ms)
+    };
     if counted && state.job(victim.task.job).is_some_and(often) {
         return Err(Refusal::EvictedTooOften);
     }
@@ -196,15 +199,15 @@ fn reclaims(state: &State, job: &Job, victims: &[&Attempt], gained: &Amounts) ->
 
 fn carry_out(state: &mut State, step: &mut Step, one: &Eviction<'_>, victims: &BTreeSet<Token>) {
     let now_ms = step.now_ms;
-    let mut jobs: BTreeMap<JobId, u32> = BTreeMap::new();
+    let mut jobs: BTreeMap<JobId, Vec<u32>> = BTreeMap::new();
     for token in victims {
         if let Some(attempt) = state.attempt(*token) {
-            *jobs.entry(attempt.task.job).or_default() += 1;
+            jobs.entry(attempt.task.job).or_default().push(attempt.task.index);
         }
         cancel::ask_end(state, step, *token, one.reason);
     }
     for (id, taken) in jobs {
-        state.jobs.update(id, now_ms, |job| note_eviction(job, taken, one.reason, now_ms));
+        state.jobs.update(id, now_ms, |job| note_evictions(job, &taken, one.reason, now_ms));
     }
     if let Some(id) = one.job.filter(|_| !one.slots.is_empty()) {
         let promise = Promise {
@@ -221,13 +224,11 @@ fn carry_out(state: &mut State, step: &mut Step, one: &Eviction<'_>, victims: &B
     step.plan_needed = true;
 }
 
-fn note_eviction(job: &mut Job, taken: u32, reason: EndReason, now_ms: u64) {
-    job.evicted = job.evicted.saturating_add(1);
-    job.evictions.push_back(now_ms);
-    if job.evictions.len() > EVICTIONS_MAX {
-        job.evictions.pop_front();
+fn note_evictions(job: &mut Job, taken: &[u32], reason: EndReason, now_ms: u64) {
+    for ordinal in taken.iter().filter_map(|index| job.ordinal(*index)).collect::<Vec<u32>>() {
+        job.note_eviction(ordinal, now_ms);
     }
-    if job.spec.gang.is_some() && taken >= job.live {
+    if job.spec.gang.is_some() && taken.len() >= job.live as usize {
         job.gang_ending = true;
         let stays = job.spec.requeue || matches!(reason, EndReason::Drain | EndReason::Move);
         if !stays {

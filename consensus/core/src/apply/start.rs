@@ -197,7 +197,7 @@ fn attempt(
         predicted_ms: job.predicted_ms,
         preemptible: job.spec.preemptible,
         in_gang: job.spec.gang.is_some(),
-        spared_until_ms: job.spared_until_ms(now_ms),
+        spared_until_ms: job.ordinal(part.index).map_or(0, |ordinal| job.spared_until_ms(ordinal, now_ms)),
         port: None,
     }
 }

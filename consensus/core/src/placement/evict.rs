@@ -158,7 +158,7 @@ impl<'p> Round<'p> {
             let too_high = |lowest: u16| job.priority < lowest.saturating_add(PREEMPT_GAP);
             let none =
                 self.ground.sites[at].lowest.is_none_or(|low| reason == EndReason::Preempt && too_high(low));
-            if none && !self.ground.has_room(at, want) || self.guards.is_promised(at) {
+            if none && !self.ground.has_room(at, want) {
                 continue;
             }
             if !self.is_candidate(at, job) {
@@ -184,7 +184,9 @@ impl<'p> Round<'p> {
         if fit::capable(host, want.ask).is_err() {
             return Vec::new();
         }
-        let mut used = site.used().clone();
+        let Some(mut used) = self.guards.after_evictions(self.ground, at) else {
+            return Vec::new();
+        };
         used.launching = 0;
         let mut candidates: Vec<&Arc<Attempt>> = Vec::new();
         for attempt in site.row.attempts.iter() {
@@ -400,7 +402,7 @@ impl<'p> Round<'p> {
             slots.iter().filter_map(|slot| Some((self.view.host_at(slot.host)?, slot.clone()))).collect();
         self.guards.unbind(job.id);
         self.guards.leave(&victims);
-        self.guards.bind(self.ground, job, self.now_ms, choice, &located);
+        self.guards.bind(self.ground, job, self.now_ms, choice, &located, true);
         let size = victims.len() / 4 + slots.iter().map(|slot| slot.devices.len() + 1).sum::<usize>();
         self.emit(Move::Evict { job: Some(job.id), reason, victims, slots, choice }, size);
     }

@@ -18,7 +18,7 @@ impl<'p> Round<'p> {
             };
             if broken(self.view, promise, self.now_ms).is_none() {
                 let slots = located(self.view, &promise.slots);
-                self.guards.bind(self.ground, job, promise.at_ms, promise.choice, &slots);
+                self.guards.bind(self.ground, job, promise.at_ms, promise.choice, &slots, promise.evicting);
                 self.competing.insert(competes(job));
                 self.promises += 1;
             }
@@ -99,7 +99,7 @@ impl<'p> Round<'p> {
             return;
         }
         if let Some((choice, at_ms, slots)) = self.earliest(job) {
-            self.guards.bind(self.ground, job, at_ms, choice, &slots);
+            self.guards.bind(self.ground, job, at_ms, choice, &slots, false);
             self.tell(job, at_ms, choice, slots, why_broken);
             self.competing.insert(key);
             self.promises += 1;

@@ -17,6 +17,7 @@ use rota_protocol::plan::{PromiseBreak, Slot};
 use rota_protocol::work::Layout;
 use rota_protocol::{DeviceUuid, JobId, Token};
 use std::cmp::Reverse;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
@@ -47,6 +48,11 @@ pub(super) struct Guard {
     pub(super) at_ms: u64,
     /// By site: what will be in use there when the promise falls due, the promised slots included.
     later: BTreeMap<usize, Used>,
+    /// With which of the job's asks.
+    choice: u8,
+    slots: Vec<(usize, Slot)>,
+    /// The slots are the job's own as soon as they are free.
+    evicting: bool,
 }
 
 /// All promises that bind the round, and what it has placed.
@@ -83,6 +89,7 @@ impl Guards {
         at_ms: u64,
         choice: u8,
         slots: &[(usize, Slot)],
+        evicting: bool,
     ) {
         let Some(ask) = job.spec.ask_at(choice) else {
             return;
@@ -90,15 +97,38 @@ impl Guards {
         let want = Want { ask, tenant: &job.tenant };
         let mut later: BTreeMap<usize, Used> = BTreeMap::new();
         for (number, (at, slot)) in (0_u64..).zip(slots) {
-            let used = later.entry(*at).or_insert_with(|| self.used_at(ground, *at, at_ms));
-            fit::take(&ground.sites[*at].row.host, used, want, &slot.devices, slot_token(number));
+            let used = match later.entry(*at) {
+                Entry::Occupied(used) => used.into_mut(),
+                Entry::Vacant(place) => place.insert(self.used_at(ground, *at, at_ms)),
+            };
+            fit::take(
+                &ground.sites[*at].row.host,
+                used,
+                want,
+                &slot.devices,
+                slot_token(self.list.len(), number),
+            );
             used.launching = 0;
         }
         let guard = self.list.len();
         for at in later.keys() {
             self.by_site.entry(*at).or_default().push(guard);
         }
-        self.list.push(Guard { job: Arc::clone(job), at_ms, later });
+        let slots = slots.to_vec();
+        self.list.push(Guard { job: Arc::clone(job), at_ms, later, choice, slots, evicting });
+    }
+
+    /// What will be in use on a site once all that is being ended for others is gone and they have come; none if a
+    /// promise of another kind binds the site.
+    pub(super) fn after_evictions(&self, ground: &Ground, at: usize) -> Option<Used> {
+        let guards = || self.by_site.get(&at).into_iter().flatten().map(|guard| &self.list[*guard]);
+        if guards().any(|guard| !guard.evicting) {
+            return None;
+        }
+        if guards().next().is_none() {
+            return Some(ground.sites[at].used().clone());
+        }
+        Some(self.used_at(ground, at, self.now_ms))
     }
 
     /// The promise of a job binds no more.
@@ -219,6 +249,17 @@ impl Guards {
         let mut used = site.used().clone();
         for end in self.ends(ground, at).iter().filter(|end| end.at_ms <= at_ms) {
             used.subtract(end.token, end.cpus_milli, end.mem_mib, end.devices);
+        }
+        // Whoever was promised room here before has come by then.
+        for guard in self.by_site.get(&at).into_iter().flatten() {
+            let other = &self.list[*guard];
+            let Some(ask) = other.job.spec.ask_at(other.choice).filter(|_| other.at_ms <= at_ms) else {
+                continue;
+            };
+            let want = Want { ask, tenant: &other.job.tenant };
+            for (number, (_, slot)) in (0_u64..).zip(&other.slots).filter(|(_, (place, _))| *place == at) {
+                fit::take(&site.row.host, &mut used, want, &slot.devices, slot_token(*guard, number));
+            }
         }
         used.launching = 0;
         used
@@ -363,7 +404,7 @@ impl Guards {
                 && let Ok(eligible) = fit::fits(host, &used, want, self.now_ms)
                 && let Some(devices) = choose(ground, at, want, job.spec.layout, &eligible)
             {
-                fit::take(host, &mut used, want, &devices, slot_token(rooms.len() as u64));
+                fit::take(host, &mut used, want, &devices, slot_token(0, rooms.len() as u64));
                 used.launching = 0;
                 rooms.push(Room { at_ms, devices });
             }
@@ -393,8 +434,8 @@ struct End<'g> {
 }
 
 /// Tokens of promised slots: above all that a round gives its placements, below all real ones.
-fn slot_token(number: u64) -> Token {
-    Token((1 << 19) + number)
+fn slot_token(guard: usize, number: u64) -> Token {
+    Token((1 << 19) + (guard as u64) * 4_096 + number)
 }
 
 /// Why a standing promise cannot be kept as it is; none if it can.

@@ -46,6 +46,8 @@ pub(super) struct Round<'p> {
     pub(super) searches: usize,
     /// Hosts on which the round started tasks of a job whose tasks must lie together.
     started: BTreeMap<JobId, Vec<usize>>,
+    /// Tasks of each job that the round has started one by one.
+    begun: BTreeMap<JobId, u32>,
     bytes: usize,
     next_token: u64,
     /// The job to be looked at, and what the round makes of it.
@@ -66,6 +68,8 @@ pub(super) type Competes<'p> = (&'p [String], &'p BTreeMap<String, String>, &'p 
 pub(super) enum Tried {
     /// All that may run was started.
     Started,
+    /// One task was started, others may follow in the account's next turn.
+    Partly,
     /// It may not start yet: that says nothing about others.
     Waits,
     /// A ceiling of its account is reached: that holds for all that ask the same on the same account.
@@ -91,6 +95,7 @@ impl<'p> Round<'p> {
             victims: BTreeSet::new(),
             searches: 0,
             started: BTreeMap::new(),
+            begun: BTreeMap::new(),
             bytes: 0,
             next_token: 1,
             probe: None,
@@ -132,6 +137,8 @@ impl<'p> Round<'p> {
             turns.extend(self.turn(line, at).map(Reverse));
         }
         let mut held_back: BTreeMap<usize, usize> = BTreeMap::new();
+        // With nobody to share with there is no need to take turns.
+        let alone = lines.len() == 1;
         while let Some(Reverse(turn)) = turns.pop() {
             if self.is_full() {
                 return;
@@ -146,7 +153,12 @@ impl<'p> Round<'p> {
                 continue;
             };
             let job = &view.classes[class][sorted[class][at].1];
-            let goes_on = match self.consider(job) {
+            let goes_on = match self.consider(job, alone) {
+                Tried::Partly => {
+                    let standing = sorted[class][at].0;
+                    lines[line_at].heads.push(Reverse((standing, class, at)));
+                    false
+                }
                 Tried::Started | Tried::Waits => true,
                 Tried::OverCeiling => false,
                 // A job that keeps away from hosts speaks for itself only.
@@ -165,18 +177,18 @@ impl<'p> Round<'p> {
     }
 
     /// Starts a job, or sees to it that it can start later.
-    fn consider(&mut self, job: &'p Arc<Job>) -> Tried {
+    fn consider(&mut self, job: &'p Arc<Job>, alone: bool) -> Tried {
         if self.now_ms < job.earliest_ms() || self.is_late(job) {
             return Tried::Waits;
         }
         if self.probe == Some(job.id) {
             self.look_at(job);
         }
-        let tried = self.start(job);
+        let tried = self.start(job, alone);
         if self.probe == Some(job.id)
             && let Some(look) = &mut self.look
         {
-            look.starts = tried == Tried::Started;
+            look.starts |= matches!(tried, Tried::Started | Tried::Partly);
         }
         match tried {
             Tried::NoRoom | Tried::HeldBack => {
@@ -184,7 +196,7 @@ impl<'p> Round<'p> {
                     self.blocked(job);
                 }
             }
-            Tried::Started | Tried::Waits | Tried::OverCeiling => {}
+            Tried::Started | Tried::Partly | Tried::Waits | Tried::OverCeiling => {}
         }
         tried
     }
@@ -194,16 +206,16 @@ impl<'p> Round<'p> {
     }
 
     /// Starts all that fits of a job, with the first of its asks that does.
-    fn start(&mut self, job: &Arc<Job>) -> Tried {
+    fn start(&mut self, job: &Arc<Job>, alone: bool) -> Tried {
         let mut worst = Tried::NoRoom;
         for (choice, ask) in (0_u8..).zip(job.spec.asks()) {
             let tried = if job.spec.gang.is_some() && job.live == 0 {
                 self.start_gang(job, choice, ask)
             } else {
-                self.start_tasks(job, choice, ask)
+                self.start_tasks(job, choice, ask, alone)
             };
             match tried {
-                Tried::Started => return Tried::Started,
+                Tried::Started | Tried::Partly => return tried,
                 Tried::NoRoom => {}
                 other => worst = other,
             }
@@ -211,13 +223,15 @@ impl<'p> Round<'p> {
         worst
     }
 
-    /// Task by task, as many as may run and fit.
-    fn start_tasks(&mut self, job: &Arc<Job>, choice: u8, ask: &Ask) -> Tried {
+    /// Task by task: one, or as many as may run and fit.
+    fn start_tasks(&mut self, job: &Arc<Job>, choice: u8, ask: &Ask, alone: bool) -> Tried {
         let room = job.parallel_room().min(PLAN_MOVES_MAX as u32);
+        let begun = self.begun.get(&job.id).copied().unwrap_or(0);
         if !self.shares.admits(self.view, job, &at_least(ask)) {
             return Tried::OverCeiling;
         }
-        let mut left = job.pending.first(room).into_iter().flat_map(|(start, end)| start..end).peekable();
+        let waiting = job.pending.first(room).into_iter().flat_map(|(start, end)| start..end);
+        let mut left = waiting.skip(begun as usize).peekable();
         while let Some(ordinal) = left.peek().copied() {
             if self.is_full() {
                 return Tried::Started;
@@ -240,6 +254,11 @@ impl<'p> Round<'p> {
                 Move::Start { job: job.id, choice, parts: vec![part] }
             };
             self.emit(one, count);
+            *self.begun.entry(job.id).or_default() += 1;
+            if !alone && left.peek().is_some() {
+                self.guards.unbind(job.id);
+                return Tried::Partly;
+            }
         }
         self.guards.unbind(job.id);
         Tried::Started

@@ -79,7 +79,7 @@ impl View {
             lapsed: state.jobs.lapsed(now_ms).take(LAPSES_MAX).collect(),
             queues: state.queues.shared().cloned().collect(),
             reservations: state.reservations.shared().cloned().collect(),
-            demand: state.demand.shared(),
+            demand: state.demand.published(),
             demand_version: state.demand.version,
         }
     }

@@ -37,9 +37,11 @@ impl AskShape {
 /// Counts by shape.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DemandTable {
-    counts: Arc<BTreeMap<AskShape, u64>>,
+    counts: BTreeMap<AskShape, u64>,
     sum: u64,
-    /// Grows with each change that planners should look at: they rebuild what they derive from it only then.
+    /// What planners look at: the counts as of the last change of `version`.
+    published: Arc<BTreeMap<AskShape, u64>>,
+    /// Grows whenever new counts are published.
     pub version: u64,
     /// Tasks noted since `version` grew.
     since_version: u64,
@@ -54,17 +56,18 @@ impl DemandTable {
         self.counts.iter().map(|(shape, count)| (shape, *count))
     }
 
-    /// The counts, shared.
+    /// The counts that planners look at. They change only with `version`, so that a planner which has been at work
+    /// for long and one that has just begun judge by the same.
     #[must_use]
-    pub fn shared(&self) -> Arc<BTreeMap<AskShape, u64>> {
-        Arc::clone(&self.counts)
+    pub fn published(&self) -> Arc<BTreeMap<AskShape, u64>> {
+        Arc::clone(&self.published)
     }
 
     /// Notes `tasks` new tasks of one ask.
     pub fn note(&mut self, ask: &Ask, tasks: u32) {
         let tasks = u64::from(tasks.min(JOB_TASKS_MAX));
         let more = tasks * TASK_COUNT;
-        let counts = Arc::make_mut(&mut self.counts);
+        let counts = &mut self.counts;
         let shape = AskShape::of(ask);
         if !counts.contains_key(&shape) && counts.len() >= SHAPES_MAX {
             let rarest = counts.iter().min_by_key(|(_, count)| **count).map(|(shape, _)| shape.clone());
@@ -83,8 +86,7 @@ impl DemandTable {
         }
         self.since_version += tasks;
         if self.since_version >= REFRESH_TASKS.max(self.sum / TASK_COUNT / 16) {
-            self.since_version = 0;
-            self.version += 1;
+            self.publish();
         }
     }
 
@@ -105,7 +107,13 @@ impl DemandTable {
             *count *= scale;
         }
         self.sum = sum * scale;
-        self.counts = Arc::new(all);
+        self.counts = all;
+        self.publish();
+    }
+
+    fn publish(&mut self) {
+        self.published = Arc::new(self.counts.clone());
+        self.since_version = 0;
         self.version += 1;
     }
 

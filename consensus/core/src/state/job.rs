@@ -27,8 +27,10 @@ pub const AVOID_MS_MIN: u64 = 30_000;
 /// Doublings of the back-off: at most 16 minutes.
 pub const AVOID_DOUBLINGS_MAX: u32 = 5;
 
-/// Evictions of one job within [`EVICTIONS_MS`], beyond which it is left alone.
+/// Evictions of one task (or gang) within [`EVICTIONS_MS`], beyond which it is left alone.
 pub const EVICTIONS_MAX: usize = 8;
+/// Newest evictions that a job remembers, over all its tasks.
+const EVICTIONS_KEPT_MAX: usize = 512;
 /// The time over which evictions are counted, in ms.
 pub const EVICTIONS_MS: u64 = 3_600_000;
 /// First pause of a service whose process ends at once; each further one doubles it.
@@ -140,8 +142,8 @@ pub struct Job {
     pub stopped: Ordinals,
     /// The start that it was promised.
     pub promise: Option<Promise>,
-    /// Log times of its newest evictions.
-    pub evictions: VecDeque<u64>,
+    /// Log times of its newest evictions, each with the position of the task; those of a gang with position 0.
+    pub evictions: VecDeque<(u64, u32)>,
     /// How often it was evicted in all.
     pub evicted: u32,
     /// How often its tasks asked to be queued again.
@@ -288,20 +290,36 @@ impl Job {
         self.spec.begin_ms.unwrap_or(0).max(self.pause_until_ms)
     }
 
-    /// Evictions within the hour before `now_ms`.
-    #[must_use]
-    pub fn recent_evictions(&self, now_ms: u64) -> usize {
-        self.evictions.iter().filter(|at| at.saturating_add(EVICTIONS_MS) > now_ms).count()
+    /// Evictions of a task within the hour before `now_ms`, oldest first.
+    fn recent_evictions(&self, ordinal: u32, now_ms: u64) -> impl Iterator<Item = u64> + '_ {
+        let ordinal = if self.spec.gang.is_some() { 0 } else { ordinal };
+        let own = self.evictions.iter().filter(move |(_, of)| *of == ordinal).map(|(at, _)| *at);
+        own.filter(move |at| at.saturating_add(EVICTIONS_MS) > now_ms)
     }
 
-    /// Until when it is left alone because it was evicted often enough within the hour.
-    #[must_use]
-    pub fn spared_until_ms(&self, now_ms: u64) -> u64 {
-        if self.recent_evictions(now_ms) < EVICTIONS_MAX {
-            return 0;
+    /// Notes that a task is evicted.
+    pub(crate) fn note_eviction(&mut self, ordinal: u32, now_ms: u64) {
+        let ordinal = if self.spec.gang.is_some() { 0 } else { ordinal };
+        if self.evictions.back() == Some(&(now_ms, ordinal)) && self.spec.gang.is_some() {
+            return;
         }
-        // The oldest kept one is the first to leave the hour.
-        self.evictions.front().map_or(0, |at| at.saturating_add(EVICTIONS_MS))
+        self.evicted = self.evicted.saturating_add(1);
+        self.evictions.push_back((now_ms, ordinal));
+        if self.evictions.len() > EVICTIONS_KEPT_MAX {
+            self.evictions.pop_front();
+        }
+    }
+
+    /// Until when a task is left alone because it was evicted often enough within the hour; 0 if it is not.
+    #[must_use]
+    pub fn spared_until_ms(&self, ordinal: u32, now_ms: u64) -> u64 {
+        let count = self.recent_evictions(ordinal, now_ms).count();
+        let Some(beyond) = count.checked_sub(EVICTIONS_MAX) else {
+            return 0;
+        };
+        // Once this one has left the hour there are few enough.
+        let decides = self.recent_evictions(ordinal, now_ms).nth(beyond);
+        decides.map_or(0, |at| at.saturating_add(EVICTIONS_MS))
     }
 
     /// Fewest and most tasks that a `Start` may hold for it now.

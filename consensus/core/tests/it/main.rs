@@ -6,6 +6,7 @@ mod golden;
 mod lab;
 mod life;
 mod planner;
+mod policy;
 mod props;
 mod rules;
 mod scripts;
