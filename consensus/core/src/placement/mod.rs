@@ -5,6 +5,7 @@ mod check;
 mod choose;
 mod evict;
 mod gang;
+pub mod hetero;
 mod look;
 mod models;
 pub mod order;
