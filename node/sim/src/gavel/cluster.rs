@@ -1,0 +1,170 @@
+//! The simulated cluster of the experiment: rounds, progress, ends. Policies only say who runs.
+
+use super::policy::Chooser;
+use super::rates::Rates;
+use super::trace::{Arrival, Trace};
+use super::{GavelError, GavelPolicy};
+use rota_core::placement::hetero::{Job, Run};
+
+/// GPUs of each model.
+pub const FLEET: [u32; 3] = [36, 36, 36];
+/// Length of a round, in seconds.
+pub const ROUND_S: f64 = 360.0;
+
+/// A job in the cluster.
+#[derive(Debug, Clone)]
+pub struct Active {
+    /// As it arrived.
+    pub arrival: Arrival,
+    /// What the policy sees of it.
+    pub view: Job,
+    /// Steps still to do.
+    pub steps_left: f64,
+    /// Steps per second on its best model.
+    pub best_rate: f64,
+    /// Mean speed on the whole fleet, in permille of its best.
+    pub asked_ms: f64,
+    /// Sum over rounds of jobs (in workers) over GPUs, and rounds, for finish-time fairness.
+    pub crowd: (f64, u32),
+}
+
+/// What one run of one seed gave.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// Time from arrival to end of each measured job, in seconds.
+    pub completion_s: Vec<f64>,
+    /// Finish-time fairness of each measured job.
+    pub fairness: Vec<f64>,
+    /// GPU-seconds held over GPU-seconds there were.
+    pub utilisation: f64,
+    /// Rounds and the time that deciding them took, in nanoseconds: of all, and of the slowest.
+    pub rounds: u64,
+    /// Mean jobs in the cluster.
+    pub jobs_mean: f64,
+    /// Most jobs in the cluster.
+    pub jobs_max: usize,
+    /// Jobs that ran on another model than in the round before, or again after a pause.
+    pub moves: u64,
+}
+
+/// Runs one seed until all jobs `first..last` (by order of arrival) have ended.
+pub fn run(
+    rates: &Rates,
+    trace: &mut Trace<'_>,
+    policy: GavelPolicy,
+    seed: u32,
+    window: (u64, u64),
+) -> Result<Outcome, GavelError> {
+    let mut chooser = Chooser::new(rates, policy, seed);
+    let mut out = Outcome::default();
+    let (mut jobs, mut now_s, mut arrived, mut held_s) = (Vec::<Active>::new(), 0.0_f64, 0_u64, 0.0_f64);
+    let wanted = (window.1 - window.0) as usize;
+    while out.completion_s.len() < wanted {
+        if jobs.is_empty() {
+            now_s = now_s.max(trace.next_at_s());
+        }
+        while trace.next_at_s() <= now_s {
+            jobs.push(admit(rates, trace.draw()?, arrived));
+            arrived += 1;
+        }
+        for job in &mut jobs {
+            job.view.age_ms = ((now_s - job.arrival.at_s) * 1000.0) as u64;
+        }
+        let runs = chooser.round(&jobs, (now_s * 1000.0) as u64);
+        out.rounds += 1;
+        out.jobs_mean += jobs.len() as f64;
+        out.jobs_max = out.jobs_max.max(jobs.len());
+        let end_s = advance(rates, &mut jobs, &runs, now_s, &mut chooser, &mut held_s, &mut out);
+        finish(&mut jobs, window, &mut chooser, &mut out);
+        now_s = end_s;
+        if out.rounds > 400_000 || jobs.len() > 2500 {
+            return Err(GavelError::Endless);
+        }
+    }
+    out.jobs_mean /= out.rounds as f64;
+    out.utilisation = held_s / (now_s * FLEET.iter().sum::<u32>() as f64);
+    Ok(out)
+}
+
+fn admit(rates: &Rates, arrival: Arrival, id: u64) -> Active {
+    let alone = &rates.alone[arrival.class];
+    let best_rate = alone.iter().copied().fold(0.0, f64::max);
+    let total: u32 = FLEET.iter().sum();
+    let equal: f64 = alone.iter().zip(FLEET).map(|(rate, have)| rate * f64::from(have) / f64::from(total)).sum();
+    let asked_ms = arrival.steps / equal * 1000.0;
+    let view = Job {
+        id,
+        workers: arrival.workers,
+        weight: 1,
+        speeds: alone.iter().map(|rate| (rate / best_rate * 1000.0).round() as u32).collect(),
+        attained_ms: 0,
+        remaining_ms: Some((arrival.steps / best_rate * 1000.0) as u64),
+        age_ms: 0,
+        on: None,
+    };
+    Active { steps_left: arrival.steps, view, best_rate, arrival, asked_ms, crowd: (0.0, 0) }
+}
+
+/// Plays one round; gives its end. It ends early if all that ran has ended.
+fn advance(
+    rates: &Rates,
+    jobs: &mut [Active],
+    runs: &[Run],
+    now_s: f64,
+    chooser: &mut Chooser<'_>,
+    held_s: &mut f64,
+    out: &mut Outcome,
+) -> f64 {
+    let demand: u32 = jobs.iter().map(|job| job.view.workers).sum();
+    let crowd = f64::from(demand) / f64::from(FLEET.iter().sum::<u32>());
+    let mut on: Vec<Option<usize>> = vec![None; jobs.len()];
+    let mut longest_s = 0.0_f64;
+    for run in runs {
+        let rate = rate_of(rates, jobs, run);
+        let job = &mut jobs[run.job];
+        let steps = (rate * ROUND_S).floor().min(job.steps_left);
+        let time_s = if rate > 0.0 { steps / rate } else { 0.0 };
+        job.steps_left -= steps;
+        job.view.attained_ms = ((job.arrival.steps - job.steps_left) / job.best_rate * 1000.0) as u64;
+        job.view.remaining_ms = Some((job.steps_left / job.best_rate * 1000.0) as u64);
+        if job.view.on != Some(run.model) {
+            out.moves += 1;
+        }
+        on[run.job] = Some(run.model);
+        chooser.ran(job.view.id, run.model, time_s * 1000.0);
+        let share = if run.partner.is_some() { 0.5 } else { 1.0 };
+        *held_s += time_s * f64::from(job.view.workers) * share;
+        longest_s = longest_s.max(time_s);
+        job.view.age_ms = ((now_s + time_s - job.arrival.at_s) * 1000.0) as u64;
+    }
+    for (job, on) in jobs.iter_mut().zip(on) {
+        job.view.on = on;
+        job.crowd = (job.crowd.0 + crowd.max(1.0), job.crowd.1 + 1);
+    }
+    now_s + if longest_s > 0.0 { longest_s } else { ROUND_S }
+}
+
+fn rate_of(rates: &Rates, jobs: &[Active], run: &Run) -> f64 {
+    let class = jobs[run.job].arrival.class;
+    match run.partner {
+        None => rates.alone[class][run.model],
+        Some(partner) => rates.pairs.get(&(class, jobs[partner].arrival.class)).map_or(0.0, |pair| pair[run.model][0]),
+    }
+}
+
+/// Takes out the jobs that have ended and measures those of the window.
+fn finish(jobs: &mut Vec<Active>, window: (u64, u64), chooser: &mut Chooser<'_>, out: &mut Outcome) {
+    jobs.retain(|job| {
+        if job.steps_left > 0.0 {
+            return true;
+        }
+        chooser.ended(job);
+        if (window.0..window.1).contains(&job.view.id) {
+            let took_s = job.view.age_ms as f64 / 1000.0;
+            out.completion_s.push(took_s);
+            let crowd = job.crowd.0 / f64::from(job.crowd.1.max(1));
+            out.fairness.push(took_s * 1000.0 / (job.asked_ms * crowd));
+        }
+        false
+    });
+}

@@ -1,0 +1,142 @@
+//! The policies of the experiment: the published baselines, and ours by calls into `rota_core::placement::hetero`.
+
+use super::GavelPolicy;
+use super::cluster::{Active, FLEET, ROUND_S};
+use super::rates::Rates;
+use super::twister::Twister;
+use rota_core::placement::hetero::assign::assign;
+use rota_core::placement::hetero::lengths::Lengths;
+use rota_core::placement::hetero::rank::{RankConfig, bids};
+use rota_core::placement::hetero::time_shares::TimeShares;
+use rota_core::placement::hetero::{Job, Run};
+use std::collections::BTreeMap;
+
+/// Time between two settings of the shares of the published policies, in seconds.
+const RESET_S: f64 = 1920.0;
+const ROUND_MS: u64 = (ROUND_S * 1000.0) as u64;
+
+/// A policy with what it remembers.
+pub struct Chooser<'a> {
+    rates: &'a Rates,
+    policy: GavelPolicy,
+    shares: TimeShares,
+    lengths: Lengths,
+    sticky: BTreeMap<u64, usize>,
+    rng: Twister,
+    reset_at_ms: Option<u64>,
+    changed: bool,
+    pub rank: RankConfig,
+}
+
+impl<'a> Chooser<'a> {
+    pub fn new(rates: &'a Rates, policy: GavelPolicy, seed: u32) -> Self {
+        let knob = |name: &str, usual: f64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(usual);
+        let rank = RankConfig {
+            beta: knob("BETA", 1.0),
+            stay: knob("STAY", 0.0),
+            norm: knob("NORM", 0.0),
+            age: knob("AGE", 0.0),
+            known: policy == GavelPolicy::RotaKnown,
+        };
+        Self {
+            rates,
+            policy,
+            shares: TimeShares::default(),
+            lengths: Lengths::default(),
+            sticky: BTreeMap::new(),
+            rng: Twister::new(seed + 5),
+            reset_at_ms: None,
+            changed: false,
+            rank,
+        }
+    }
+
+    pub fn ran(&mut self, id: u64, model: usize, time_ms: f64) {
+        self.shares.ran(id, model, time_ms);
+    }
+
+    pub fn ended(&mut self, job: &Active) {
+        self.lengths.observe(job.view.attained_ms);
+        self.sticky.remove(&job.view.id);
+        self.changed = true;
+    }
+
+    /// Who runs in the next round.
+    pub fn round(&mut self, jobs: &[Active], now_ms: u64) -> Vec<Run> {
+        let views: Vec<Job> = jobs.iter().map(|job| job.view.clone()).collect();
+        self.changed |= jobs.iter().any(|job| job.view.attained_ms == 0);
+        match self.policy {
+            GavelPolicy::LasBlind | GavelPolicy::LasAware => {
+                let blind = self.policy == GavelPolicy::LasBlind;
+                if self.due(now_ms) {
+                    self.shares.set(&views, &FLEET, blind, ROUND_MS, now_ms);
+                } else {
+                    self.shares.meet(&views, &FLEET, ROUND_MS);
+                }
+                let mut models = vec![0, 1, 2];
+                if blind {
+                    for at in (1..models.len()).rev() {
+                        let other = self.rng.below(at as u32 + 1) as usize;
+                        models.swap(at, other);
+                    }
+                }
+                self.shares.round(&views, &FLEET, &models)
+            }
+            GavelPolicy::FifoBlind | GavelPolicy::FifoAware => self.fifo(&views, now_ms),
+            GavelPolicy::RotaBlind | GavelPolicy::RotaKnown => {
+                let bids = bids(&views, &self.lengths.indices(), &self.rank);
+                let seats = assign(&bids, &FLEET);
+                let run = |(job, seat): (usize, &Option<usize>)| seat.map(|model| Run { job, model, partner: None });
+                seats.iter().enumerate().filter_map(run).collect()
+            }
+        }
+    }
+
+    /// Whether the published policies set their shares now.
+    fn due(&mut self, now_ms: u64) -> bool {
+        let waited = self.reset_at_ms.is_none_or(|at| now_ms >= at + (RESET_S * 1000.0) as u64);
+        let due = self.changed && waited;
+        if due {
+            self.reset_at_ms = Some(now_ms);
+            self.changed = false;
+        }
+        due
+    }
+
+    /// First come, first served: on a model drawn at random and kept, or on the best free one, chosen anew each time.
+    fn fifo(&mut self, jobs: &[Job], now_ms: u64) -> Vec<Run> {
+        if self.due(now_ms) {
+            if self.policy == GavelPolicy::FifoAware {
+                self.sticky.clear();
+            }
+            let mut left = FLEET;
+            for job in jobs {
+                if let Some(model) = self.sticky.get(&job.id) {
+                    left[*model] -= job.workers;
+                }
+            }
+            for job in jobs {
+                if self.sticky.contains_key(&job.id) {
+                    continue;
+                }
+                let open: Vec<usize> = (0..FLEET.len()).filter(|m| left[*m] >= job.workers).collect();
+                if open.is_empty() {
+                    break;
+                }
+                let choice = if self.policy == GavelPolicy::FifoBlind {
+                    Some(open[self.rng.below(open.len() as u32) as usize])
+                } else {
+                    open.into_iter().max_by_key(|model| (job.speeds[*model], std::cmp::Reverse(*model)))
+                };
+                if let Some(model) = choice.filter(|model| job.speeds[*model] > 0) {
+                    left[model] -= job.workers;
+                    self.sticky.insert(job.id, model);
+                }
+            }
+        }
+        let run = |(at, job): (usize, &Job)| {
+            self.sticky.get(&job.id).map(|model| Run { job: at, model: *model, partner: None })
+        };
+        jobs.iter().enumerate().filter_map(run).collect()
+    }
+}

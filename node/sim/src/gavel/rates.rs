@@ -1,0 +1,110 @@
+//! The measured speeds of the experiment: steps per second of each job class on each GPU model, alone and in pairs.
+//! Reads the published JSON table; data/gavel/README.md of the data set gives its layout.
+
+use super::GavelError;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The GPU models in the order of the published runs.
+pub const MODELS: [&str; 3] = ["v100", "p100", "k80"];
+
+/// Steps per second by class and model.
+#[derive(Debug, Clone)]
+pub struct Rates {
+    /// Each class: the name of its program and its GPUs.
+    pub classes: Vec<(String, u32)>,
+    /// `alone[class][model]`; 0 where it cannot run.
+    pub alone: Vec<[f64; 3]>,
+    /// `pairs[(a, b)][model]`: steps per second of a and of b when both hold the same GPUs. Both orders are there.
+    pub pairs: BTreeMap<(usize, usize), [[f64; 2]; 3]>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Cell {
+    Alone(f64),
+    Pair([f64; 2]),
+}
+
+type Table = BTreeMap<String, BTreeMap<String, BTreeMap<String, Cell>>>;
+
+impl Rates {
+    /// Reads the published table.
+    ///
+    /// # Errors
+    /// If the file cannot be read or lacks a model.
+    pub fn read(path: &Path) -> Result<Self, GavelError> {
+        let text = std::fs::read_to_string(path).map_err(|cause| GavelError::Read { path: path.into(), cause })?;
+        Self::parse(&text)
+    }
+
+    /// As `read`, from the text of the table.
+    ///
+    /// # Errors
+    /// If the text is not such a table or lacks a model.
+    pub fn parse(text: &str) -> Result<Self, GavelError> {
+        let table: Table = serde_json::from_str(text).map_err(GavelError::Json)?;
+        let first = table.get(MODELS[0]).ok_or(GavelError::Model(MODELS[0]))?;
+        let keys: BTreeMap<&String, (String, u32)> =
+            first.keys().filter_map(|key| key_of(key).map(|class| (key, class))).collect();
+        let classes: Vec<(String, u32)> = keys.values().cloned().collect();
+        let place: BTreeMap<&String, usize> = keys.keys().enumerate().map(|(at, key)| (*key, at)).collect();
+        let mut rates = Self { alone: vec![[0.0; 3]; classes.len()], classes, pairs: BTreeMap::new() };
+        for (model, name) in MODELS.iter().enumerate() {
+            for (key, row) in table.get(*name).ok_or(GavelError::Model(name))? {
+                let Some(class) = place.get(key) else { continue };
+                for (partner, cell) in row {
+                    rates.take(&place, *class, model, partner, cell);
+                }
+            }
+        }
+        Ok(rates)
+    }
+
+    fn take(&mut self, place: &BTreeMap<&String, usize>, class: usize, model: usize, partner: &String, cell: &Cell) {
+        match cell {
+            Cell::Alone(rate) if partner == "null" => self.alone[class][model] = *rate,
+            Cell::Pair(rates) => {
+                if let Some(other) = place.get(partner) {
+                    self.pairs.entry((class, *other)).or_insert([[0.0; 2]; 3])[model] = *rates;
+                }
+            }
+            Cell::Alone(_) => {}
+        }
+    }
+
+    /// The class of a program on that many GPUs.
+    #[must_use]
+    pub fn class(&self, program: &str, gpus: u32) -> Option<usize> {
+        self.classes.iter().position(|(name, workers)| name == program && *workers == gpus)
+    }
+}
+
+/// `('name', 2)` as name and number.
+fn key_of(text: &str) -> Option<(String, u32)> {
+    let inner = text.strip_prefix("('")?.strip_suffix(')')?;
+    let (name, gpus) = inner.rsplit_once("', ")?;
+    Some((name.to_owned(), gpus.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_rates_alone_and_in_pairs() {
+        let row = |rate: f64| {
+            format!(
+                "{{\"('A (batch size 1)', 2)\": {{\"null\": {rate}}}, \"('B', 1)\": {{\"null\": 1, \"('B', 1)\": [0.5, 0.6]}}}}"
+            )
+        };
+        let text = format!("{{\"v100\": {}, \"p100\": {}, \"k80\": {}}}", row(3.0), row(2.5), row(0.0));
+        let rates = Rates::parse(&text).unwrap();
+        let gang = rates.class("A (batch size 1)", 2).unwrap();
+        assert_eq!(rates.alone[gang], [3.0, 2.5, 0.0]);
+        let single = rates.class("B", 1).unwrap();
+        assert_eq!(rates.pairs[&(single, single)][1], [0.5, 0.6]);
+        assert!(Rates::parse("{\"v100\": {}}").is_err());
+    }
+}
