@@ -4,6 +4,7 @@ use super::policy::Chooser;
 use super::rates::Rates;
 use super::trace::{Arrival, Trace};
 use super::{GavelError, GavelPolicy};
+use rota_core::placement::hetero::table::ClassId;
 use rota_core::placement::hetero::{Job, Run};
 
 /// GPUs of each model.
@@ -90,16 +91,19 @@ fn admit(rates: &Rates, arrival: Arrival, id: u64) -> Active {
     let alone = &rates.alone[arrival.class];
     let best_rate = alone.iter().copied().fold(0.0, f64::max);
     let total: u32 = FLEET.iter().sum();
-    let equal: f64 = alone.iter().zip(FLEET).map(|(rate, have)| rate * f64::from(have) / f64::from(total)).sum();
+    let equal: f64 =
+        alone.iter().zip(FLEET).map(|(rate, have)| rate * f64::from(have) / f64::from(total)).sum();
     let asked_ms = arrival.steps / equal * 1000.0;
     let view = Job {
         id,
+        class: ClassId(arrival.class as u32),
         workers: arrival.workers,
         weight: 1,
         speeds: alone.iter().map(|rate| (rate / best_rate * 1000.0).round() as u32).collect(),
         attained_ms: 0,
         remaining_ms: Some((arrival.steps / best_rate * 1000.0) as u64),
         age_ms: 0,
+        crowd_permille: 1000,
         on: None,
     };
     Active { steps_left: arrival.steps, view, best_rate, arrival, asked_ms, crowd: (0.0, 0) }
@@ -111,7 +115,7 @@ fn advance(
     jobs: &mut [Active],
     runs: &[Run],
     now_s: f64,
-    chooser: &mut Chooser<'_>,
+    chooser: &mut Chooser,
     held_s: &mut f64,
     out: &mut Outcome,
 ) -> f64 {
@@ -139,7 +143,8 @@ fn advance(
     }
     for (job, on) in jobs.iter_mut().zip(on) {
         job.view.on = on;
-        job.crowd = (job.crowd.0 + crowd.max(1.0), job.crowd.1 + 1);
+        job.crowd = (job.crowd.0 + crowd, job.crowd.1 + 1);
+        job.view.crowd_permille = (job.crowd.0 / f64::from(job.crowd.1) * 1000.0) as u32;
     }
     now_s + if longest_s > 0.0 { longest_s } else { ROUND_S }
 }
@@ -148,12 +153,14 @@ fn rate_of(rates: &Rates, jobs: &[Active], run: &Run) -> f64 {
     let class = jobs[run.job].arrival.class;
     match run.partner {
         None => rates.alone[class][run.model],
-        Some(partner) => rates.pairs.get(&(class, jobs[partner].arrival.class)).map_or(0.0, |pair| pair[run.model][0]),
+        Some(partner) => {
+            rates.pairs.get(&(class, jobs[partner].arrival.class)).map_or(0.0, |pair| pair[run.model][0])
+        }
     }
 }
 
 /// Takes out the jobs that have ended and measures those of the window.
-fn finish(jobs: &mut Vec<Active>, window: (u64, u64), chooser: &mut Chooser<'_>, out: &mut Outcome) {
+fn finish(jobs: &mut Vec<Active>, window: (u64, u64), chooser: &mut Chooser, out: &mut Outcome) {
     jobs.retain(|job| {
         if job.steps_left > 0.0 {
             return true;
@@ -162,7 +169,7 @@ fn finish(jobs: &mut Vec<Active>, window: (u64, u64), chooser: &mut Chooser<'_>,
         if (window.0..window.1).contains(&job.view.id) {
             let took_s = job.view.age_ms as f64 / 1000.0;
             out.completion_s.push(took_s);
-            let crowd = job.crowd.0 / f64::from(job.crowd.1.max(1));
+            let crowd = (job.crowd.0 / f64::from(job.crowd.1.max(1))).max(1.0);
             out.fairness.push(took_s * 1000.0 / (job.asked_ms * crowd));
         }
         false

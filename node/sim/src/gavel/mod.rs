@@ -28,6 +28,24 @@ pub enum GavelPolicy {
     RotaBlind,
     /// Ours knowing how much work each job asks for, as AlloX does: speeds and steps.
     RotaKnown,
+    /// `RotaBlind`, and two jobs may share a GPU; knows what pairs keep of their speeds.
+    RotaBlindSharing,
+    /// `RotaKnown`, and two jobs may share a GPU; knows what pairs keep of their speeds.
+    RotaKnownSharing,
+}
+
+impl GavelPolicy {
+    /// Whether it may know how much work each job asks for.
+    #[must_use]
+    pub fn knows_work(self) -> bool {
+        matches!(self, Self::RotaKnown | Self::RotaKnownSharing)
+    }
+
+    /// Whether two jobs may share a GPU.
+    #[must_use]
+    pub fn shares_gpus(self) -> bool {
+        matches!(self, Self::RotaBlindSharing | Self::RotaKnownSharing)
+    }
 }
 
 /// One experiment.

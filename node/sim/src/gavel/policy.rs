@@ -4,11 +4,11 @@ use super::GavelPolicy;
 use super::cluster::{Active, FLEET, ROUND_S};
 use super::rates::Rates;
 use super::twister::Twister;
-use rota_core::placement::hetero::assign::assign;
 use rota_core::placement::hetero::lengths::Lengths;
-use rota_core::placement::hetero::rank::{RankConfig, bids};
+use rota_core::placement::hetero::pair::PairTable;
+use rota_core::placement::hetero::table::{ClassId, ModelId};
 use rota_core::placement::hetero::time_shares::TimeShares;
-use rota_core::placement::hetero::{Job, Run};
+use rota_core::placement::hetero::{Job, RoundConfig, Run, who_runs};
 use std::collections::BTreeMap;
 
 /// Time between two settings of the shares of the published policies, in seconds.
@@ -16,8 +16,7 @@ const RESET_S: f64 = 1920.0;
 const ROUND_MS: u64 = (ROUND_S * 1000.0) as u64;
 
 /// A policy with what it remembers.
-pub struct Chooser<'a> {
-    rates: &'a Rates,
+pub struct Chooser {
     policy: GavelPolicy,
     shares: TimeShares,
     lengths: Lengths,
@@ -25,21 +24,12 @@ pub struct Chooser<'a> {
     rng: Twister,
     reset_at_ms: Option<u64>,
     changed: bool,
-    pub rank: RankConfig,
+    pairs: Option<PairTable>,
 }
 
-impl<'a> Chooser<'a> {
-    pub fn new(rates: &'a Rates, policy: GavelPolicy, seed: u32) -> Self {
-        let knob = |name: &str, usual: f64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(usual);
-        let rank = RankConfig {
-            beta: knob("BETA", 1.0),
-            stay: knob("STAY", 0.0),
-            norm: knob("NORM", 0.0),
-            age: knob("AGE", 0.0),
-            known: policy == GavelPolicy::RotaKnown,
-        };
+impl Chooser {
+    pub fn new(rates: &Rates, policy: GavelPolicy, seed: u32) -> Self {
         Self {
-            rates,
             policy,
             shares: TimeShares::default(),
             lengths: Lengths::default(),
@@ -47,7 +37,7 @@ impl<'a> Chooser<'a> {
             rng: Twister::new(seed + 5),
             reset_at_ms: None,
             changed: false,
-            rank,
+            pairs: policy.shares_gpus().then(|| pair_table(rates)),
         }
     }
 
@@ -63,7 +53,12 @@ impl<'a> Chooser<'a> {
 
     /// Who runs in the next round.
     pub fn round(&mut self, jobs: &[Active], now_ms: u64) -> Vec<Run> {
-        let views: Vec<Job> = jobs.iter().map(|job| job.view.clone()).collect();
+        let mut views: Vec<Job> = jobs.iter().map(|job| job.view.clone()).collect();
+        if !self.policy.knows_work() {
+            for view in &mut views {
+                view.remaining_ms = None;
+            }
+        }
         self.changed |= jobs.iter().any(|job| job.view.attained_ms == 0);
         match self.policy {
             GavelPolicy::LasBlind | GavelPolicy::LasAware => {
@@ -83,11 +78,9 @@ impl<'a> Chooser<'a> {
                 self.shares.round(&views, &FLEET, &models)
             }
             GavelPolicy::FifoBlind | GavelPolicy::FifoAware => self.fifo(&views, now_ms),
-            GavelPolicy::RotaBlind | GavelPolicy::RotaKnown => {
-                let bids = bids(&views, &self.lengths.indices(), &self.rank);
-                let seats = assign(&bids, &FLEET);
-                let run = |(job, seat): (usize, &Option<usize>)| seat.map(|model| Run { job, model, partner: None });
-                seats.iter().enumerate().filter_map(run).collect()
+            _ => {
+                let (indices, config) = (self.lengths.indices(), RoundConfig::default());
+                who_runs(&views, &FLEET, &indices, self.pairs.as_ref(), &config)
             }
         }
     }
@@ -139,4 +132,17 @@ impl<'a> Chooser<'a> {
         };
         jobs.iter().enumerate().filter_map(run).collect()
     }
+}
+
+/// What each class keeps of its speed beside another, as measured.
+fn pair_table(rates: &Rates) -> PairTable {
+    let mut table = PairTable::default();
+    for ((class, other), by_model) in &rates.pairs {
+        for (model, pair) in by_model.iter().enumerate() {
+            let alone = rates.alone[*class][model];
+            let keeps = if alone > 0.0 { (pair[0] / alone * 1000.0).round() as u32 } else { 0 };
+            table.observe(ModelId(model as u32), ClassId(*class as u32), ClassId(*other as u32), keeps);
+        }
+    }
+    table
 }

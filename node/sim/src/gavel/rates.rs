@@ -35,7 +35,8 @@ impl Rates {
     /// # Errors
     /// If the file cannot be read or lacks a model.
     pub fn read(path: &Path) -> Result<Self, GavelError> {
-        let text = std::fs::read_to_string(path).map_err(|cause| GavelError::Read { path: path.into(), cause })?;
+        let text =
+            std::fs::read_to_string(path).map_err(|cause| GavelError::Read { path: path.into(), cause })?;
         Self::parse(&text)
     }
 
@@ -62,7 +63,14 @@ impl Rates {
         Ok(rates)
     }
 
-    fn take(&mut self, place: &BTreeMap<&String, usize>, class: usize, model: usize, partner: &String, cell: &Cell) {
+    fn take(
+        &mut self,
+        place: &BTreeMap<&String, usize>,
+        class: usize,
+        model: usize,
+        partner: &String,
+        cell: &Cell,
+    ) {
         match cell {
             Cell::Alone(rate) if partner == "null" => self.alone[class][model] = *rate,
             Cell::Pair(rates) => {

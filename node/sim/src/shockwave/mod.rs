@@ -1,1 +1,111 @@
-//! To be filled: the shockwave experiment.
+//! The experiment of Shockwave (Zheng et al., NSDI 2023): jobs that change their batch size, on equal GPUs, in rounds of
+//! 120 s; judged by makespan and finish-time fairness. Trace and speeds come from files.
+
+mod adapt;
+mod cluster;
+mod trace;
+mod training;
+
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Who decides, and what it may know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShockwavePolicy {
+    /// Max-min time shares, the published policy of Gavel; knows nothing of lengths.
+    MaxMin,
+    /// Ours; knows the epochs asked for and reckons with the batch of now.
+    Rota,
+    /// Ours; knows the epochs asked for and foresees the batch of each.
+    RotaForeseen,
+}
+
+/// One experiment.
+#[derive(Debug, Clone)]
+pub struct ShockwaveConfig {
+    /// The trace.
+    pub trace: PathBuf,
+    /// The table of measured speeds.
+    pub throughputs: PathBuf,
+    /// GPUs, all equal.
+    pub gpus: u32,
+    /// Who decides.
+    pub policy: ShockwavePolicy,
+}
+
+/// A job is called unfair above this finish-time fairness, as published.
+pub const UNFAIR_ABOVE: f64 = 1.05;
+
+/// What an experiment gave.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ShockwaveReport {
+    /// End of the last job, in seconds.
+    pub makespan_s: f64,
+    /// Mean time from arrival to end, in seconds.
+    pub completion_s_mean: f64,
+    /// GPU time in which jobs ran over all GPU time until the end.
+    pub utilisation: f64,
+    /// Largest finish-time fairness: time over (time alone x jobs per GPU).
+    pub fairness_worst: f64,
+    /// Jobs above `UNFAIR_ABOVE`, in percent.
+    pub unfair_percent: f64,
+    /// Jobs that ended.
+    pub jobs: usize,
+    /// Rounds played.
+    pub rounds: u64,
+    /// Starts of jobs that had not run in the round before.
+    pub starts: u64,
+}
+
+/// Why an experiment could not be run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShockwaveError {
+    /// A file cannot be read.
+    #[error("cannot read {path}: {cause}")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// The speeds are not the expected table.
+    #[error("the table of speeds is malformed: {0}")]
+    Json(serde_json::Error),
+    /// A line of the trace is malformed.
+    #[error("line {0} of the trace is malformed")]
+    Line(usize),
+    /// A model of the trace has no speed.
+    #[error("the table of speeds lacks {0}")]
+    Speed(String),
+    /// Some job fits on no GPUs.
+    #[error("a job waits for more gpus than there are")]
+    Stuck,
+}
+
+/// Runs one experiment.
+///
+/// # Errors
+/// If a file cannot be read or parsed, or a job never fits.
+pub fn run(config: &ShockwaveConfig) -> Result<ShockwaveReport, ShockwaveError> {
+    let trace = trace::parse_trace(&read(&config.trace)?)?;
+    let speeds = trace::parse_speeds(&read(&config.throughputs)?)?;
+    let out = cluster::run(&trace, &speeds, config.gpus, config.policy)?;
+    let jobs = out.completion_s.len();
+    let unfair = out.fairness.iter().filter(|rho| **rho > UNFAIR_ABOVE).count();
+    Ok(ShockwaveReport {
+        makespan_s: out.makespan_s,
+        completion_s_mean: out.completion_s.iter().sum::<f64>() / jobs.max(1) as f64,
+        utilisation: out.held_s / (out.makespan_s * f64::from(config.gpus)),
+        fairness_worst: out.fairness.iter().copied().fold(0.0, f64::max),
+        unfair_percent: 100.0 * unfair as f64 / jobs.max(1) as f64,
+        jobs,
+        rounds: out.rounds,
+        starts: out.starts,
+    })
+}
+
+fn read(path: &Path) -> Result<String, ShockwaveError> {
+    std::fs::read_to_string(path).map_err(|cause| ShockwaveError::Read { path: path.into(), cause })
+}

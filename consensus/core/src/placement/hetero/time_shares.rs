@@ -74,7 +74,8 @@ impl TimeShares {
             let mut queue: Vec<(f64, f64, f64, usize)> = Vec::with_capacity(jobs.len());
             for (at, job) in jobs.iter().enumerate().filter(|(_, job)| job.speeds[model] > 0) {
                 let share = self.shares.get(&job.id).map_or(0.0, |share| share[model]);
-                let received = self.received_ms.get(&job.id).map_or(0.0, |time| time[model] / totals[model].max(1.0));
+                let received =
+                    self.received_ms.get(&job.id).map_or(0.0, |time| time[model] / totals[model].max(1.0));
                 let rank = if received > 0.0 { share / received } else { share * 1e9 };
                 let deficit = self.deficit_ms.get(&job.id).map_or(0.0, |deficit| deficit[model]);
                 queue.push((rank, deficit, share, at));
@@ -99,7 +100,11 @@ impl TimeShares {
 fn shares_of(jobs: &[Job], fleet: &[u32], blind: bool) -> BTreeMap<u64, Vec<f64>> {
     let mut rows: BTreeMap<(Vec<u32>, u32, u32), Vec<u64>> = BTreeMap::new();
     for job in jobs {
-        let speeds = if blind { job.speeds.iter().map(|s| 1000 * u32::from(*s > 0)).collect() } else { job.speeds.clone() };
+        let speeds = if blind {
+            job.speeds.iter().map(|s| 1000 * u32::from(*s > 0)).collect()
+        } else {
+            job.speeds.clone()
+        };
         rows.entry((speeds, job.workers, job.weight)).or_default().push(job.id);
     }
     let row_of = |((speeds, workers, weight), ids): (&(Vec<u32>, u32, u32), &Vec<u64>)| ShareRow {
