@@ -8,48 +8,48 @@ use rota_core::placement::hetero::table::ClassId;
 use rota_core::placement::hetero::{Job, Run};
 
 /// GPUs of each model.
-pub const FLEET: [u32; 3] = [36, 36, 36];
+pub(super) const FLEET: [u32; 3] = [36, 36, 36];
 /// Length of a round, in seconds.
-pub const ROUND_S: f64 = 360.0;
+pub(super) const ROUND_S: f64 = 360.0;
 
 /// A job in the cluster.
 #[derive(Debug, Clone)]
-pub struct Active {
+pub(super) struct Active {
     /// As it arrived.
-    pub arrival: Arrival,
+    pub(super) arrival: Arrival,
     /// What the policy sees of it.
-    pub view: Job,
+    pub(super) view: Job,
     /// Steps still to do.
-    pub steps_left: f64,
+    pub(super) steps_left: f64,
     /// Steps per second on its best model.
-    pub best_rate: f64,
+    pub(super) best_rate: f64,
     /// Mean speed on the whole fleet, in permille of its best.
-    pub asked_ms: f64,
+    pub(super) asked_ms: f64,
     /// Sum over rounds of jobs (in workers) over GPUs, and rounds, for finish-time fairness.
-    pub crowd: (f64, u32),
+    pub(super) crowd: (f64, u32),
 }
 
 /// What one run of one seed gave.
 #[derive(Debug, Clone, Default)]
-pub struct Outcome {
+pub(super) struct Outcome {
     /// Time from arrival to end of each measured job, in seconds.
-    pub completion_s: Vec<f64>,
+    pub(super) completion_s: Vec<f64>,
     /// Finish-time fairness of each measured job.
-    pub fairness: Vec<f64>,
+    pub(super) fairness: Vec<f64>,
     /// GPU-seconds held over GPU-seconds there were.
-    pub utilisation: f64,
+    pub(super) utilisation: f64,
     /// Rounds and the time that deciding them took, in nanoseconds: of all, and of the slowest.
-    pub rounds: u64,
+    pub(super) rounds: u64,
     /// Mean jobs in the cluster.
-    pub jobs_mean: f64,
+    pub(super) jobs_mean: f64,
     /// Most jobs in the cluster.
-    pub jobs_max: usize,
+    pub(super) jobs_max: usize,
     /// Jobs that ran on another model than in the round before, or again after a pause.
-    pub moves: u64,
+    pub(super) moves: u64,
 }
 
 /// Runs one seed until all jobs `first..last` (by order of arrival) have ended.
-pub fn run(
+pub(super) fn run(
     rates: &Rates,
     trace: &mut Trace<'_>,
     policy: GavelPolicy,
@@ -135,6 +135,9 @@ fn advance(
             out.moves += 1;
         }
         on[run.job] = Some(run.model);
+        if run.partner.is_none() {
+            chooser.measured(job.view.class, run.model, rate);
+        }
         chooser.ran(job.view.id, run.model, time_s * 1000.0);
         let share = if run.partner.is_some() { 0.5 } else { 1.0 };
         *held_s += time_s * f64::from(job.view.workers) * share;

@@ -28,6 +28,8 @@ pub enum GavelPolicy {
     RotaBlind,
     /// Ours knowing how much work each job asks for, as AlloX does: speeds and steps.
     RotaKnown,
+    /// As `RotaBlind`, but it begins with an empty table of speeds and fills it by what it sees.
+    RotaLearning,
     /// `RotaBlind`, and two jobs may share a GPU; knows what pairs keep of their speeds.
     RotaBlindSharing,
     /// `RotaKnown`, and two jobs may share a GPU; knows what pairs keep of their speeds.

@@ -6,7 +6,7 @@ use super::rates::Rates;
 use super::twister::Twister;
 use rota_core::placement::hetero::lengths::Lengths;
 use rota_core::placement::hetero::pair::PairTable;
-use rota_core::placement::hetero::table::{ClassId, ModelId};
+use rota_core::placement::hetero::table::{ClassId, ModelId, SpeedTable};
 use rota_core::placement::hetero::time_shares::TimeShares;
 use rota_core::placement::hetero::{Job, RoundConfig, Run, who_runs};
 use std::collections::BTreeMap;
@@ -16,10 +16,11 @@ const RESET_S: f64 = 1920.0;
 const ROUND_MS: u64 = (ROUND_S * 1000.0) as u64;
 
 /// A policy with what it remembers.
-pub struct Chooser {
+pub(super) struct Chooser {
     policy: GavelPolicy,
     shares: TimeShares,
     lengths: Lengths,
+    table: SpeedTable,
     sticky: BTreeMap<u64, usize>,
     rng: Twister,
     reset_at_ms: Option<u64>,
@@ -28,11 +29,12 @@ pub struct Chooser {
 }
 
 impl Chooser {
-    pub fn new(rates: &Rates, policy: GavelPolicy, seed: u32) -> Self {
+    pub(super) fn new(rates: &Rates, policy: GavelPolicy, seed: u32) -> Self {
         Self {
             policy,
             shares: TimeShares::default(),
             lengths: Lengths::default(),
+            table: SpeedTable::default(),
             sticky: BTreeMap::new(),
             rng: Twister::new(seed + 5),
             reset_at_ms: None,
@@ -41,24 +43,24 @@ impl Chooser {
         }
     }
 
-    pub fn ran(&mut self, id: u64, model: usize, time_ms: f64) {
+    pub(super) fn ran(&mut self, id: u64, model: usize, time_ms: f64) {
         self.shares.ran(id, model, time_ms);
     }
 
-    pub fn ended(&mut self, job: &Active) {
-        self.lengths.observe(job.view.attained_ms);
+    /// Takes a measured speed, in steps per second.
+    pub(super) fn measured(&mut self, class: ClassId, model: usize, rate: f64) {
+        self.table.observe(class, ModelId(model as u32), (rate * 1e6) as u64);
+    }
+
+    pub(super) fn ended(&mut self, job: &Active) {
+        self.lengths.observe(self.attained_ms(job));
         self.sticky.remove(&job.view.id);
         self.changed = true;
     }
 
     /// Who runs in the next round.
-    pub fn round(&mut self, jobs: &[Active], now_ms: u64) -> Vec<Run> {
-        let mut views: Vec<Job> = jobs.iter().map(|job| job.view.clone()).collect();
-        if !self.policy.knows_work() {
-            for view in &mut views {
-                view.remaining_ms = None;
-            }
-        }
+    pub(super) fn round(&mut self, jobs: &[Active], now_ms: u64) -> Vec<Run> {
+        let views: Vec<Job> = jobs.iter().map(|job| self.view(job)).collect();
         self.changed |= jobs.iter().any(|job| job.view.attained_ms == 0);
         match self.policy {
             GavelPolicy::LasBlind | GavelPolicy::LasAware => {
@@ -82,6 +84,29 @@ impl Chooser {
                 let (indices, config) = (self.lengths.indices(), RoundConfig::default());
                 who_runs(&views, &FLEET, &indices, self.pairs.as_ref(), &config)
             }
+        }
+    }
+
+    /// What the policy may know of a job.
+    fn view(&self, job: &Active) -> Job {
+        let mut view = job.view.clone();
+        if !self.policy.knows_work() {
+            view.remaining_ms = None;
+        }
+        if self.policy == GavelPolicy::RotaLearning {
+            view.speeds = self.table.speeds(view.class, FLEET.len() as u32);
+            view.attained_ms = self.attained_ms(job);
+        }
+        view
+    }
+
+    /// Work done, as time alone on the best model that the policy knows of.
+    fn attained_ms(&self, job: &Active) -> u64 {
+        match self.table.best(job.view.class) {
+            Some((_, best_micro)) if self.policy == GavelPolicy::RotaLearning => {
+                ((job.arrival.steps - job.steps_left) * 1e9 / best_micro as f64) as u64
+            }
+            _ => job.view.attained_ms,
         }
     }
 

@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The GPU models in the order of the published runs.
-pub const MODELS: [&str; 3] = ["v100", "p100", "k80"];
+pub(super) const MODELS: [&str; 3] = ["v100", "p100", "k80"];
 
 /// Steps per second by class and model.
 #[derive(Debug, Clone)]
-pub struct Rates {
+pub(super) struct Rates {
     /// Each class: the name of its program and its GPUs.
-    pub classes: Vec<(String, u32)>,
+    pub(super) classes: Vec<(String, u32)>,
     /// `alone[class][model]`; 0 where it cannot run.
-    pub alone: Vec<[f64; 3]>,
+    pub(super) alone: Vec<[f64; 3]>,
     /// `pairs[(a, b)][model]`: steps per second of a and of b when both hold the same GPUs. Both orders are there.
-    pub pairs: BTreeMap<(usize, usize), [[f64; 2]; 3]>,
+    pub(super) pairs: BTreeMap<(usize, usize), [[f64; 2]; 3]>,
 }
 
 #[derive(Deserialize)]
@@ -34,7 +34,7 @@ impl Rates {
     ///
     /// # Errors
     /// If the file cannot be read or lacks a model.
-    pub fn read(path: &Path) -> Result<Self, GavelError> {
+    pub(super) fn read(path: &Path) -> Result<Self, GavelError> {
         let text =
             std::fs::read_to_string(path).map_err(|cause| GavelError::Read { path: path.into(), cause })?;
         Self::parse(&text)
@@ -44,7 +44,7 @@ impl Rates {
     ///
     /// # Errors
     /// If the text is not such a table or lacks a model.
-    pub fn parse(text: &str) -> Result<Self, GavelError> {
+    pub(super) fn parse(text: &str) -> Result<Self, GavelError> {
         let table: Table = serde_json::from_str(text).map_err(GavelError::Json)?;
         let first = table.get(MODELS[0]).ok_or(GavelError::Model(MODELS[0]))?;
         let keys: BTreeMap<&String, (String, u32)> =
@@ -84,7 +84,7 @@ impl Rates {
 
     /// The class of a program on that many GPUs.
     #[must_use]
-    pub fn class(&self, program: &str, gpus: u32) -> Option<usize> {
+    pub(super) fn class(&self, program: &str, gpus: u32) -> Option<usize> {
         self.classes.iter().position(|(name, workers)| name == program && *workers == gpus)
     }
 }

@@ -19,20 +19,20 @@ const PROGRAMS: [(&str, &[u32], bool); 7] = [
 
 /// One job as it arrives.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Arrival {
+pub(super) struct Arrival {
     /// When, in seconds.
-    pub at_s: f64,
+    pub(super) at_s: f64,
     /// Index into the classes of the rates.
-    pub class: usize,
+    pub(super) class: usize,
     /// GPUs it needs at a time.
-    pub workers: u32,
+    pub(super) workers: u32,
     /// The work it asks for.
-    pub steps: f64,
+    pub(super) steps: f64,
 }
 
 /// An endless trace.
 #[derive(Debug)]
-pub struct Trace<'a> {
+pub(super) struct Trace<'a> {
     rates: &'a Rates,
     programs: Vec<(String, bool)>,
     multi_gpu: bool,
@@ -45,7 +45,7 @@ pub struct Trace<'a> {
 impl<'a> Trace<'a> {
     /// A trace of so many jobs per hour.
     #[must_use]
-    pub fn new(rates: &'a Rates, jobs_per_hour: f64, multi_gpu: bool, seed: u32) -> Self {
+    pub(super) fn new(rates: &'a Rates, jobs_per_hour: f64, multi_gpu: bool, seed: u32) -> Self {
         let mut programs = Vec::new();
         for (name, settings, gangs) in PROGRAMS {
             programs.extend(settings.iter().map(|batch| (format!("{name} (batch size {batch})"), gangs)));
@@ -59,7 +59,7 @@ impl<'a> Trace<'a> {
 
     /// When the next job arrives, in seconds.
     #[must_use]
-    pub fn next_at_s(&self) -> f64 {
+    pub(super) fn next_at_s(&self) -> f64 {
         self.next_at_s
     }
 
@@ -67,7 +67,7 @@ impl<'a> Trace<'a> {
     ///
     /// # Errors
     /// If the rates lack a program of the trace.
-    pub fn draw(&mut self) -> Result<Arrival, GavelError> {
+    pub(super) fn draw(&mut self) -> Result<Arrival, GavelError> {
         let drawn = match self.jobs.unit() {
             size if size < 0.7 => 1,
             size if size < 0.8 => 2,

@@ -6,7 +6,7 @@ const SHIFT: usize = 397;
 
 /// MT19937 as CPython seeds and reads it.
 #[derive(Debug, Clone)]
-pub struct Twister {
+pub(super) struct Twister {
     state: Vec<u32>,
     at: usize,
 }
@@ -14,7 +14,7 @@ pub struct Twister {
 impl Twister {
     /// Seeds from one small number, as `random.Random(seed)` does.
     #[must_use]
-    pub fn new(seed: u32) -> Self {
+    pub(super) fn new(seed: u32) -> Self {
         let mut state = vec![19_650_218_u32];
         for at in 1..SIZE {
             let last = state[at - 1];
@@ -60,14 +60,14 @@ impl Twister {
     }
 
     /// Uniform in `[0, 1)`, 53 bits.
-    pub fn unit(&mut self) -> f64 {
+    pub(super) fn unit(&mut self) -> f64 {
         let high = f64::from(self.next_u32() >> 5);
         let low = f64::from(self.next_u32() >> 6);
         (high * 67_108_864.0 + low) / 9_007_199_254_740_992.0
     }
 
     /// Uniform in `0..bound`, drawn again while too large; 0 if `bound` is 0.
-    pub fn below(&mut self, bound: u32) -> u32 {
+    pub(super) fn below(&mut self, bound: u32) -> u32 {
         if bound == 0 {
             return 0;
         }

@@ -4,7 +4,7 @@
 
 /// How a job adapts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub(super) enum Mode {
     /// Never.
     Static,
     /// Large batches outside of critical phases.
@@ -61,19 +61,19 @@ const DOUBLINGS: [(&str, u64, u32, &[u64]); 33] = [
 
 /// A model's samples per epoch.
 #[must_use]
-pub fn samples(model: &str) -> Option<u64> {
+pub(super) fn samples(model: &str) -> Option<u64> {
     MODELS.iter().find(|(name, _, _)| *name == model).map(|(_, samples, _)| *samples)
 }
 
 /// The largest batch to which a model adapts; none if it never does.
 #[must_use]
-pub fn batch_max(model: &str) -> Option<u64> {
+pub(super) fn batch_max(model: &str) -> Option<u64> {
     MODELS.iter().find(|(name, _, max)| *name == model && *max > 0).map(|(_, _, max)| *max)
 }
 
 /// The batch that the doubling rule reaches at an epoch of a job that began with `first`.
 #[must_use]
-pub fn doubled(model: &str, first: u64, gpus: u32, epoch: u64) -> u64 {
+pub(super) fn doubled(model: &str, first: u64, gpus: u32, epoch: u64) -> u64 {
     let row =
         DOUBLINGS.iter().find(|(name, batch, size, _)| *name == model && *batch == first && *size == gpus);
     let times = row.map_or(0, |(_, _, _, epochs)| epochs.iter().filter(|at| epoch >= **at).count());
@@ -82,7 +82,7 @@ pub fn doubled(model: &str, first: u64, gpus: u32, epoch: u64) -> u64 {
 
 /// Whether an epoch is in a critical phase, in which the first batch is kept.
 #[must_use]
-pub fn critical(model: &str, first: u64, epoch: u64) -> bool {
+pub(super) fn critical(model: &str, first: u64, epoch: u64) -> bool {
     match model {
         "LM" => epoch < 10,
         "Recommendation" if first <= 1024 => epoch < 30,
@@ -102,7 +102,7 @@ pub fn critical(model: &str, first: u64, epoch: u64) -> bool {
 /// what jobs do in two points of the published code: the first 30 % of an Accordion job count as critical (and two
 /// more phases of Recommendation), and the last epoch of a job that doubled twice or more keeps its first batch.
 #[must_use]
-pub fn foreseen(model: &str, first: u64, gpus: u32, epochs: u64, mode: Mode) -> Vec<u64> {
+pub(super) fn foreseen(model: &str, first: u64, gpus: u32, epochs: u64, mode: Mode) -> Vec<u64> {
     let at = |epoch: u64| match mode {
         Mode::Static => first,
         Mode::Accordion => {

@@ -24,19 +24,19 @@ struct Active {
 
 /// What one run gave.
 #[derive(Debug, Clone, Default)]
-pub struct Outcome {
+pub(super) struct Outcome {
     /// End of the last job, in seconds.
-    pub makespan_s: f64,
+    pub(super) makespan_s: f64,
     /// Time from arrival to end of each job, in seconds.
-    pub completion_s: Vec<f64>,
+    pub(super) completion_s: Vec<f64>,
     /// Finish-time fairness of each job.
-    pub fairness: Vec<f64>,
+    pub(super) fairness: Vec<f64>,
     /// GPU-seconds in which jobs ran.
-    pub held_s: f64,
+    pub(super) held_s: f64,
     /// Rounds.
-    pub rounds: u64,
+    pub(super) rounds: u64,
     /// Starts of jobs that did not run in the round before.
-    pub starts: u64,
+    pub(super) starts: u64,
 }
 
 struct Cluster<'a> {
@@ -56,7 +56,7 @@ struct Cluster<'a> {
 ///
 /// # Errors
 /// If the speeds lack a program of the trace, or a job never fits.
-pub fn run(
+pub(super) fn run(
     trace: &[TraceJob],
     speeds: &Speeds,
     gpus: u32,

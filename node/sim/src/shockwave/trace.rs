@@ -7,31 +7,31 @@ use std::collections::BTreeMap;
 
 /// One line of a trace.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TraceJob {
+pub(super) struct TraceJob {
     /// The name of the model.
-    pub model: String,
+    pub(super) model: String,
     /// Its batch at first.
-    pub batch: u64,
+    pub(super) batch: u64,
     /// Samples per epoch.
-    pub samples: u64,
+    pub(super) samples: u64,
     /// Steps at the first batch.
-    pub steps: u64,
+    pub(super) steps: u64,
     /// GPUs at a time.
-    pub gpus: u32,
+    pub(super) gpus: u32,
     /// How it adapts.
-    pub mode: Mode,
+    pub(super) mode: Mode,
     /// When it arrives, in seconds.
-    pub arrival_s: f64,
+    pub(super) arrival_s: f64,
 }
 
 /// Steps per second on a V100 by model, batch and GPUs.
-pub type Speeds = BTreeMap<(String, u64, u32), f64>;
+pub(super) type Speeds = BTreeMap<(String, u64, u32), f64>;
 
 /// Parses a trace.
 ///
 /// # Errors
 /// If a line lacks a column or names a model whose data are not known.
-pub fn parse_trace(text: &str) -> Result<Vec<TraceJob>, ShockwaveError> {
+pub(super) fn parse_trace(text: &str) -> Result<Vec<TraceJob>, ShockwaveError> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines.map(|(at, line)| parse_line(line).ok_or(ShockwaveError::Line(at + 1))).collect()
 }
@@ -70,7 +70,7 @@ struct Row {
 ///
 /// # Errors
 /// If the text is not such a table.
-pub fn parse_speeds(text: &str) -> Result<Speeds, ShockwaveError> {
+pub(super) fn parse_speeds(text: &str) -> Result<Speeds, ShockwaveError> {
     let table: Table = serde_json::from_str(text).map_err(ShockwaveError::Json)?;
     let entry = |(key, row): (String, Row)| {
         let inner = key.strip_prefix("('")?.strip_suffix(')')?;

@@ -5,9 +5,9 @@ use super::trace::{Speeds, TraceJob};
 
 /// A job that has arrived.
 #[derive(Debug, Clone)]
-pub struct Training {
+pub(super) struct Training {
     /// As it arrived.
-    pub asked: TraceJob,
+    pub(super) asked: TraceJob,
     batch: u64,
     steps_total: u64,
     steps_done: u64,
@@ -16,7 +16,7 @@ pub struct Training {
     /// Foreseen time of each epoch alone, in seconds.
     epochs_s: Vec<f64>,
     /// Time it has run, in seconds.
-    pub ran_s: f64,
+    pub(super) ran_s: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,7 +28,7 @@ enum Want {
 impl Training {
     /// A new job; none if the speeds lack its program.
     #[must_use]
-    pub fn new(asked: TraceJob, speeds: &Speeds) -> Option<Self> {
+    pub(super) fn new(asked: TraceJob, speeds: &Speeds) -> Option<Self> {
         let epochs = asked.steps.div_ceil(asked.samples.div_ceil(asked.batch));
         let batches = foreseen(&asked.model, asked.batch, asked.gpus, epochs, asked.mode);
         let time = |batch: &u64| {
@@ -42,24 +42,24 @@ impl Training {
 
     /// Its whole time alone as foreseen, in seconds.
     #[must_use]
-    pub fn alone_s(&self) -> f64 {
+    pub(super) fn alone_s(&self) -> f64 {
         self.epochs_s.iter().sum()
     }
 
     /// Steps per second now.
     #[must_use]
-    pub fn rate(&self, speeds: &Speeds) -> f64 {
+    pub(super) fn rate(&self, speeds: &Speeds) -> f64 {
         speeds.get(&(self.asked.model.clone(), self.batch, self.asked.gpus)).copied().unwrap_or(0.0)
     }
 
     /// Steps left at the batch of now.
     #[must_use]
-    pub fn steps_left(&self) -> u64 {
+    pub(super) fn steps_left(&self) -> u64 {
         self.steps_total.saturating_sub(self.steps_done)
     }
 
     /// Books steps.
-    pub fn ran(&mut self, steps: u64, time_s: f64) {
+    pub(super) fn ran(&mut self, steps: u64, time_s: f64) {
         self.steps_done += steps;
         self.ran_s += time_s;
     }
@@ -70,7 +70,7 @@ impl Training {
 
     /// Time left as foreseen, in seconds: whole epochs of the plan, the current one in part.
     #[must_use]
-    pub fn left_foreseen_s(&self) -> f64 {
+    pub(super) fn left_foreseen_s(&self) -> f64 {
         let done = self.steps_done as f64 / self.per_epoch(self.batch) as f64;
         let whole = (done as usize).min(self.epochs_s.len());
         let begun = self.epochs_s.get(whole).map_or(0.0, |epoch| epoch * (done - whole as f64));
@@ -79,13 +79,13 @@ impl Training {
 
     /// Time left if the batch never changed again, in seconds.
     #[must_use]
-    pub fn left_at_this_batch_s(&self, speeds: &Speeds) -> f64 {
+    pub(super) fn left_at_this_batch_s(&self, speeds: &Speeds) -> f64 {
         let rate = self.rate(speeds);
         if rate > 0.0 { self.steps_left() as f64 / rate } else { f64::INFINITY }
     }
 
     /// The rule looks at the epoch reached and may ask for another batch.
-    pub fn look(&mut self) {
+    pub(super) fn look(&mut self) {
         let (model, first, max) = (self.asked.model.as_str(), self.asked.batch, batch_max(&self.asked.model));
         let epoch = self.steps_done.div_ceil(self.per_epoch(self.batch));
         let at_max = max.is_none_or(|max| self.batch >= max);
@@ -109,7 +109,7 @@ impl Training {
     }
 
     /// Takes the batch asked for, if the speeds know it. Whole epochs are kept: those done and those in all.
-    pub fn adapt(&mut self, speeds: &Speeds) {
+    pub(super) fn adapt(&mut self, speeds: &Speeds) {
         let Some(want) = self.wants.take() else { return };
         let Some(max) = batch_max(&self.asked.model).filter(|max| self.asked.batch < *max) else { return };
         let batch = match (want, self.asked.mode) {

@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_spread_gang_moves_together_when_it_can() {
         let spread = Guest { workers: 2, was: vec![(0, 1), (1, 1)] };
-        assert_eq!(seats(&[spread.clone()], &[1, 2])[0], vec![(1, 2)]);
+        assert_eq!(seats(std::slice::from_ref(&spread), &[1, 2])[0], vec![(1, 2)]);
         assert_eq!(seats(&[spread], &[1, 1])[0], vec![(0, 1), (1, 1)]);
         assert_eq!(seats(&[new(3)], &[1, 1])[0], vec![]);
     }

@@ -67,7 +67,7 @@ impl SpeedTable {
                 count += 1;
             }
         }
-        if count == 0 { 1000 } else { (sum / count).max(1) as u32 }
+        sum.checked_div(count).map_or(1000, |mean| mean.max(1) as u32)
     }
 }
 
