@@ -12,6 +12,10 @@ pub(super) const FLEET: [u32; 3] = [36, 36, 36];
 /// Length of a round, in seconds.
 pub(super) const ROUND_S: f64 = 360.0;
 
+/// Rounds and waiting jobs at which a run is given up as overloaded. The published runs stay far below.
+const ROUNDS_MAX: u64 = 400_000;
+const JOBS_MAX: usize = 2_500;
+
 /// A job in the cluster.
 #[derive(Debug, Clone)]
 pub(super) struct Active {
@@ -78,7 +82,7 @@ pub(super) fn run(
         let end_s = advance(rates, &mut jobs, &runs, now_s, &mut chooser, &mut held_s, &mut out);
         finish(&mut jobs, window, &mut chooser, &mut out);
         now_s = end_s;
-        if out.rounds > 400_000 || jobs.len() > 2500 {
+        if out.rounds > ROUNDS_MAX || jobs.len() > JOBS_MAX {
             return Err(GavelError::Endless);
         }
     }

@@ -109,3 +109,45 @@ pub fn run(config: &ShockwaveConfig) -> Result<ShockwaveReport, ShockwaveError> 
 fn read(path: &Path) -> Result<String, ShockwaveError> {
     std::fs::read_to_string(path).map_err(|cause| ShockwaveError::Read { path: path.into(), cause })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A trace of our own: 14 short jobs, a gang and a job as long as all others on their share of 4 GPUs.
+    fn run_small(policy: ShockwavePolicy) -> cluster::Outcome {
+        let line = |steps: u32, gpus: u32, mode: &str, at: u32| {
+            format!("LM (batch size 10)\tcmd\tdir\t--steps\t1\t{steps}\t{gpus}\t{mode}\t1\t-1\t0\t{at}\n")
+        };
+        let mut text: String =
+            (0..14).map(|at| line(119_360, 1, ["gns", "accordion"][at % 2], at as u32)).collect();
+        text += &line(150_000, 4, "static", 20);
+        text += &line(600_000, 1, "static", 30);
+        let trace = trace::parse_trace(&text).unwrap();
+        let rate = |batch: u64| [1, 4].map(|gpus| (("LM".to_owned(), batch, gpus), 90.0 * f64::from(gpus)));
+        let speeds = [10, 20, 40, 80].into_iter().flat_map(rate).collect();
+        cluster::run(&trace, &speeds, 4, policy).unwrap()
+    }
+
+    #[test]
+    fn planning_ahead_ends_earlier_and_fairer_than_equal_shares() {
+        let worst = |out: &cluster::Outcome| out.fairness.iter().copied().fold(0.0, f64::max);
+        let equal = run_small(ShockwavePolicy::MaxMin);
+        for policy in [ShockwavePolicy::Rota, ShockwavePolicy::RotaForeseen] {
+            let ours = run_small(policy);
+            assert_eq!(ours.completion_s.len(), 16);
+            assert!(ours.makespan_s < equal.makespan_s, "{} {}", ours.makespan_s, equal.makespan_s);
+            assert!(worst(&ours) <= worst(&equal), "{} {}", worst(&ours), worst(&equal));
+            assert!(ours.makespan_s >= 600_000.0 / 90.0, "the longest job alone takes that long");
+        }
+    }
+
+    #[test]
+    fn a_job_too_wide_is_said_so() {
+        let text = "LM (batch size 10)\tcmd\tdir\t--steps\t1\t100\t4\tstatic\t1\t-1\t0\t0";
+        let trace = trace::parse_trace(text).unwrap();
+        let speeds = [(("LM".to_owned(), 10, 4), 1.0)].into_iter().collect();
+        let end = cluster::run(&trace, &speeds, 2, ShockwavePolicy::Rota);
+        assert!(matches!(end, Err(ShockwaveError::Stuck)));
+    }
+}

@@ -44,30 +44,61 @@ impl SpeedTable {
         (best.1.rate_micro > 0).then_some((*best.0, best.1.rate_micro))
     }
 
-    /// Speeds of a class on models `0..models`, in permille of its best model; 0 where it was seen not to run. A model
-    /// not yet tried gets the mean of what other classes reach there, an empty table 1000 everywhere.
+    /// Speeds of a class on models `0..models`, in permille of its best; 0 where it was seen not to run. A model not yet
+    /// tried is reckoned from those tried, by the mean of how other classes compare there; 1000 if nothing is known.
     #[must_use]
     pub fn speeds(&self, class: ClassId, models: u32) -> Vec<u32> {
-        let best = self.best(class).map_or(0, |(_, rate)| rate);
-        let row = self.rows.get(&class);
-        let speed = |model: ModelId| match row.and_then(|row| row.get(&model)) {
-            Some(cell) => permille(cell.rate_micro, best),
-            None => self.usual(model),
+        let empty = BTreeMap::new();
+        let row = self.rows.get(&class).unwrap_or(&empty);
+        let rate = |model: u32| match row.get(&ModelId(model)) {
+            Some(cell) => cell.rate_micro,
+            None => self.reckoned(row, ModelId(model)),
         };
-        (0..models).map(|model| speed(ModelId(model))).collect()
+        let rates: Vec<u64> = (0..models).map(rate).collect();
+        let best = rates.iter().copied().max().unwrap_or(0);
+        if row.is_empty() {
+            self.usual(models)
+        } else {
+            rates.iter().map(|rate| permille(*rate, best)).collect()
+        }
     }
 
-    /// The mean speed of all measured classes on a model, in permille of each one's best.
-    fn usual(&self, model: ModelId) -> u32 {
-        let mut sum = 0_u64;
-        let mut count = 0_u64;
-        for (class, row) in &self.rows {
-            if let (Some(cell), Some((_, best))) = (row.get(&model), self.best(*class)) {
-                sum += u64::from(permille(cell.rate_micro, best));
-                count += 1;
-            }
-        }
-        sum.checked_div(count).map_or(1000, |mean| mean.max(1) as u32)
+    /// The rate to expect on an untried model, from each tried one.
+    fn reckoned(&self, row: &BTreeMap<ModelId, Cell>, model: ModelId) -> u64 {
+        let tried = row.iter().filter(|(_, cell)| cell.rate_micro > 0);
+        let from = |(other, cell): (&ModelId, &Cell)| {
+            u128::from(cell.rate_micro) * u128::from(self.ratio_permille(*other, model)) / 1000
+        };
+        let guesses: Vec<u128> = tried.map(from).collect();
+        guesses.iter().sum::<u128>().checked_div(guesses.len() as u128).unwrap_or(0) as u64
+    }
+
+    /// How much faster `model` is than `base`, in the mean of the classes measured on both; 1000 if there are none.
+    fn ratio_permille(&self, base: ModelId, model: ModelId) -> u64 {
+        let both = self.rows.values().filter_map(|row| Some((row.get(&base)?, row.get(&model)?)));
+        let ratio = |(base, model): (&Cell, &Cell)| {
+            (model.rate_micro.saturating_mul(1000)).checked_div(base.rate_micro)
+        };
+        let ratios: Vec<u64> = both.filter_map(ratio).collect();
+        ratios.iter().sum::<u64>().checked_div(ratios.len() as u64).unwrap_or(1000)
+    }
+
+    /// The mean speeds of all classes, for one never seen.
+    fn usual(&self, models: u32) -> Vec<u32> {
+        let mean = |model: u32| {
+            let known = self
+                .rows
+                .iter()
+                .filter_map(|(class, row)| Some((self.best(*class)?.1, row.get(&ModelId(model))?)));
+            let speeds: Vec<u64> =
+                known.map(|(best, cell)| u64::from(permille(cell.rate_micro, best))).collect();
+            speeds
+                .iter()
+                .sum::<u64>()
+                .checked_div(speeds.len() as u64)
+                .map_or(1000, |mean| mean.max(1) as u32)
+        };
+        (0..models).map(mean).collect()
     }
 }
 
@@ -93,10 +124,18 @@ mod tests {
         table.observe(ClassId(1), ModelId(1), 1_000_000);
         assert_eq!(table.best(ClassId(1)), Some((ModelId(0), 5_000_000)));
         assert_eq!(table.speeds(ClassId(1), 2), vec![1000, 200]);
+        assert_eq!(table.speeds(ClassId(9), 2), vec![1000, 200], "a class never seen is like the others");
         table.observe(ClassId(2), ModelId(0), 70);
         assert_eq!(table.speeds(ClassId(2), 3), vec![1000, 200, 1000], "model 1 as other classes find it");
         table.observe(ClassId(2), ModelId(1), 0);
         assert_eq!(table.speeds(ClassId(2), 2), vec![1000, 0]);
+        table.observe(ClassId(3), ModelId(1), 40);
+        assert_eq!(
+            table.speeds(ClassId(3), 2)[0],
+            1000,
+            "tried on the slow model alone, it expects the fast one"
+        );
+        assert!(table.speeds(ClassId(3), 2)[1] < 1000);
     }
 
     #[test]
