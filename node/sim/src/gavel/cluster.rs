@@ -27,9 +27,9 @@ pub(super) struct Active {
     pub(super) steps_left: f64,
     /// Steps per second on its best model.
     pub(super) best_rate: f64,
-    /// Mean speed on the whole fleet, in permille of its best.
+    /// Its time alone with an equal share of every model.
     pub(super) asked_ms: f64,
-    /// Sum over rounds of jobs (in workers) over GPUs, and rounds, for finish-time fairness.
+    /// Sum over rounds of workers asked over GPUs, and rounds.
     pub(super) crowd: (f64, u32),
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Outcome {
     pub(super) fairness: Vec<f64>,
     /// GPU-seconds held over GPU-seconds there were.
     pub(super) utilisation: f64,
-    /// Rounds and the time that deciding them took, in nanoseconds: of all, and of the slowest.
+    /// Rounds played.
     pub(super) rounds: u64,
     /// Mean jobs in the cluster.
     pub(super) jobs_mean: f64,

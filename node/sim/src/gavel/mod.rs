@@ -74,9 +74,10 @@ pub struct GavelReport {
     pub completion_h_mean: f64,
     /// The same by seed.
     pub completion_h_by_seed: Vec<f64>,
-    /// Mean and worst finish-time fairness of the measured jobs.
+    /// Mean finish-time fairness of the measured jobs: time over (time with an equal share of each model x workers asked
+    /// per GPU).
     pub fairness_mean: f64,
-    /// The worst.
+    /// The worst of them.
     pub fairness_worst: f64,
     /// Held GPU time over all GPU time.
     pub utilisation: f64,

@@ -85,7 +85,7 @@ impl Twister {
 mod tests {
     use super::*;
 
-    /// Drawn with CPython 3.11: `r = random.Random(2); r.random(), r.random(), r.randrange(26), r.randrange(26)`.
+    /// Drawn with CPython 3.11: `r = random.Random(2)`, `r.random()` twice, then `r.choice(range(26))` three times.
     #[test]
     fn draws_what_python_draws() {
         let mut twister = Twister::new(2);

@@ -45,7 +45,7 @@ impl SpeedTable {
     }
 
     /// Speeds of a class on models `0..models`, in permille of its best; 0 where it was seen not to run. A model not yet
-    /// tried is reckoned from those tried, by the mean of how other classes compare there; 1000 if nothing is known.
+    /// tried is reckoned from those tried, by the best that any other class gains there; 1000 if nothing is known.
     #[must_use]
     pub fn speeds(&self, class: ClassId, models: u32) -> Vec<u32> {
         let empty = BTreeMap::new();
@@ -73,14 +73,14 @@ impl SpeedTable {
         guesses.iter().sum::<u128>().checked_div(guesses.len() as u128).unwrap_or(0) as u64
     }
 
-    /// How much faster `model` is than `base`, in the mean of the classes measured on both; 1000 if there are none.
+    /// How much faster `model` is than `base` at best, of the classes measured on both; 1000 if there are none. Hope is
+    /// cheap: a try costs one round, and what is never tried because others are slow there is lost for good.
     fn ratio_permille(&self, base: ModelId, model: ModelId) -> u64 {
         let both = self.rows.values().filter_map(|row| Some((row.get(&base)?, row.get(&model)?)));
         let ratio = |(base, model): (&Cell, &Cell)| {
-            (model.rate_micro.saturating_mul(1000)).checked_div(base.rate_micro)
+            model.rate_micro.saturating_mul(1000).checked_div(base.rate_micro)
         };
-        let ratios: Vec<u64> = both.filter_map(ratio).collect();
-        ratios.iter().sum::<u64>().checked_div(ratios.len() as u64).unwrap_or(1000)
+        both.filter_map(ratio).max().unwrap_or(1000)
     }
 
     /// The mean speeds of all classes, for one never seen.
