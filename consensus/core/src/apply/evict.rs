@@ -145,18 +145,21 @@ fn gains(
     if gained.gpu_milli > 0 && lost.gpu_milli > gained.gpu_milli.saturating_mul(EVICTED_PER_GAINED_MAX) {
         return Err(Refusal::NotEvictable);
     }
-    let bystander = state.queues.admits(job.queue, &job.user, &gained);
-    match one.reason {
-        EndReason::Reclaim => reclaims(state, job, victims, &gained),
-        // Ending work of its own queue makes room below the ceiling too.
-        _ if bystander.is_err() => {
-            let own = victims.iter().filter(|victim| victim.queue == job.queue);
-            let freed = own.fold(Amounts::default(), |sum, victim| sum.plus(&victim.amounts()));
-            let net = gained.minus(&freed);
-            state.queues.admits(job.queue, &job.user, &net).map_err(|_| Refusal::OverCeiling)
-        }
-        _ => Ok(()),
+    if matches!(one.reason, EndReason::Preempt | EndReason::Reclaim) && !spares(state, job, victims) {
+        return Err(Refusal::NotEvictable);
     }
+    let owed = || state.queues.path(job.queue).any(|queue| queue.is_owed(&queue.held, &gained));
+    if one.reason == EndReason::Reclaim && !owed() {
+        return Err(Refusal::NotEvictable);
+    }
+    if state.queues.admits(job.queue, &job.user, &gained).is_ok() {
+        return Ok(());
+    }
+    // Ending work of its own queue makes room below the ceiling too.
+    let own = victims.iter().filter(|victim| victim.queue == job.queue);
+    let freed = own.fold(Amounts::default(), |sum, victim| sum.plus(&victim.amounts()));
+    let net = gained.minus(&freed);
+    state.queues.admits(job.queue, &job.user, &net).map_err(|_| Refusal::OverCeiling)
 }
 
 /// What a host has in use once the victims, and all that is ending already, are gone.
@@ -170,16 +173,8 @@ fn once_gone(state: &State, host: HostId, victims: &[&Attempt]) -> Used {
     used
 }
 
-/// A queue takes back what it was promised: it stays within its guarantee, and nobody falls below theirs.
-fn reclaims(state: &State, job: &Job, victims: &[&Attempt], gained: &Amounts) -> Result<(), Refusal> {
-    let entitled = state.queues.path(job.queue).any(|queue| {
-        let guarantee = queue.spec.guarantee;
-        guarantee != Amounts::default() && queue.held.gpu_milli + gained.gpu_milli <= guarantee.gpu_milli
-    });
-    if !entitled {
-        return Err(Refusal::NotEvictable);
-    }
-    // Below a queue that both lie in, nothing leaves it.
+/// Nobody falls below their guarantee by it. Below a queue that both lie in, nothing leaves it.
+fn spares(state: &State, job: &Job, victims: &[&Attempt]) -> bool {
     let shared: BTreeSet<QueueId> = state.queues.path(job.queue).map(|queue| queue.id).collect();
     let mut lost: BTreeMap<QueueId, Amounts> = BTreeMap::new();
     for victim in victims {
@@ -188,13 +183,8 @@ fn reclaims(state: &State, job: &Job, victims: &[&Attempt], gained: &Amounts) ->
             *sum = sum.plus(&victim.amounts());
         }
     }
-    let spared = lost.iter().all(|(id, lost)| {
-        state.queues.get(*id).is_none_or(|queue| {
-            let left = queue.held.gpu_milli.saturating_sub(lost.gpu_milli);
-            left >= queue.spec.guarantee.gpu_milli.min(queue.held.gpu_milli)
-        })
-    });
-    if spared { Ok(()) } else { Err(Refusal::NotEvictable) }
+    lost.iter()
+        .all(|(id, lost)| state.queues.get(*id).is_none_or(|queue| !queue.falls_below(&queue.held, lost)))
 }
 
 fn carry_out(state: &mut State, step: &mut Step, one: &Eviction<'_>, victims: &BTreeSet<Token>) {

@@ -119,7 +119,7 @@ impl<'p> Round<'p> {
     }
 
     /// Attempts are being ended for it already.
-    fn is_waiting_for_victims(&self, job: &Job) -> bool {
+    pub(super) fn is_waiting_for_victims(&self, job: &Job) -> bool {
         let Some(promise) = job.promise.as_ref().filter(|promise| promise.evicting) else {
             return false;
         };
@@ -141,11 +141,7 @@ impl<'p> Round<'p> {
             EndReason::Preempt => self
                 .lowest_priority()
                 .is_some_and(|lowest| job.priority >= lowest.saturating_add(PREEMPT_GAP)),
-            _ => self.view.queue_path(job.queue).any(|queue| {
-                let guarantee = queue.spec.guarantee;
-                guarantee.gpu_milli > 0
-                    && self.shares.held(queue).gpu_milli + more.gpu_milli <= guarantee.gpu_milli
-            }),
+            _ => self.view.queue_path(job.queue).any(|queue| queue.is_owed(&self.shares.held(queue), &more)),
         }
     }
 
@@ -256,21 +252,19 @@ impl<'p> Round<'p> {
     fn may_end(&self, attempt: &Attempt, job: &Job, reason: EndReason) -> bool {
         let allowed = match reason {
             EndReason::Preempt => job.priority >= attempt.priority.saturating_add(PREEMPT_GAP),
-            _ => attempt.queue != job.queue && self.spare_of(attempt, job).is_some_and(|spare| spare > 0),
+            _ => attempt.queue != job.queue,
         };
-        attempt.preemptible && allowed && self.now_ms >= attempt.spared_until_ms
+        attempt.preemptible
+            && allowed
+            && self.now_ms >= attempt.spared_until_ms
+            && self.leaves_guarantee(attempt, job)
     }
 
-    /// What the queues of an attempt hold beyond their guarantees, below what they share with the job's queue; none
-    /// if nothing may be taken from them.
-    fn spare_of(&self, attempt: &Attempt, job: &Job) -> Option<u64> {
-        let shared: BTreeSet<QueueId> = self.view.queue_path(job.queue).map(|queue| queue.id).collect();
-        let own = self.view.queue_path(attempt.queue).filter(|queue| !shared.contains(&queue.id));
-        own.map(|queue| {
-            let held = self.shares.held(queue).gpu_milli;
-            held.saturating_sub(queue.spec.guarantee.gpu_milli)
-        })
-        .min()
+    /// The queues of an attempt, below what they share with the job's, stay at their guarantees without it.
+    fn leaves_guarantee(&self, attempt: &Attempt, job: &Job) -> bool {
+        let shares = |id: QueueId| self.view.queue_path(job.queue).any(|queue| queue.id == id);
+        let mut own = self.view.queue_path(attempt.queue).filter(|queue| !shares(queue.id));
+        own.all(|queue| !queue.falls_below(&self.shares.held(queue), &attempt.amounts()))
     }
 
     fn work_lost(&self, attempt: &Attempt) -> u64 {
@@ -300,7 +294,7 @@ impl<'p> Round<'p> {
         } else {
             u64::MAX
         };
-        let mut lost: BTreeMap<QueueId, u64> = BTreeMap::new();
+        let mut lost: BTreeMap<QueueId, Amounts> = BTreeMap::new();
         let mut victims: BTreeSet<Token> = BTreeSet::new();
         let mut slots = Vec::new();
         let mut next_of_host: BTreeMap<rota_protocol::HostId, usize> = BTreeMap::new();
@@ -318,7 +312,7 @@ impl<'p> Round<'p> {
             let fresh: Vec<&Arc<Attempt>> =
                 whole.into_iter().filter(|a| !victims.contains(&a.token)).collect();
             let cards: u64 = fresh.iter().map(|a| u64::from(a.gpu_milli)).sum();
-            if cards > most_lost || !self.keeps_guarantees(&fresh, job, reason, &mut lost) {
+            if cards > most_lost || !self.keeps_guarantees(&fresh, job, &mut lost) {
                 continue;
             }
             most_lost -= cards;
@@ -356,20 +350,15 @@ impl<'p> Round<'p> {
         &self,
         victims: &[&Arc<Attempt>],
         job: &Job,
-        reason: EndReason,
-        lost: &mut BTreeMap<QueueId, u64>,
+        lost: &mut BTreeMap<QueueId, Amounts>,
     ) -> bool {
-        if reason != EndReason::Reclaim {
-            return true;
-        }
         let shared: BTreeSet<QueueId> = self.view.queue_path(job.queue).map(|queue| queue.id).collect();
         let mut after = lost.clone();
         for victim in victims {
             for queue in self.view.queue_path(victim.queue).filter(|queue| !shared.contains(&queue.id)) {
                 let sum = after.entry(queue.id).or_default();
-                *sum += u64::from(victim.gpu_milli);
-                let held = self.shares.held(queue).gpu_milli;
-                if held < queue.spec.guarantee.gpu_milli.saturating_add(*sum) {
+                *sum = sum.plus(&victim.amounts());
+                if queue.falls_below(&self.shares.held(queue), sum) {
                     return false;
                 }
             }

@@ -192,9 +192,11 @@ impl<'p> Round<'p> {
         }
         match tried {
             Tried::NoRoom | Tried::HeldBack => {
-                if !self.evict_for(job) {
-                    self.blocked(job);
+                // Its own room is being made: others of its kind may still find some.
+                if self.is_waiting_for_victims(job) || self.evict_for(job) {
+                    return Tried::Waits;
                 }
+                self.blocked(job);
             }
             Tried::Started | Tried::Partly | Tried::Waits | Tried::OverCeiling => {}
         }

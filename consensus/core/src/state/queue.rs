@@ -86,6 +86,32 @@ impl Queue {
         self.bound().zip(&self.excess, u64::max)
     }
 
+    /// Losing `loss` while `held` would leave it below its guarantee in something that it loses.
+    #[must_use]
+    pub fn falls_below(&self, held: &Amounts, loss: &Amounts) -> bool {
+        let rows = held.parts().into_iter().zip(loss.parts()).zip(self.spec.guarantee.parts());
+        rows.into_iter().any(|((held, loss), guarantee)| {
+            loss > 0 && guarantee > 0 && held.saturating_sub(loss) < guarantee
+        })
+    }
+
+    /// Gaining `gain` while `held` stays within its guarantee in all that it gains and is guaranteed, and there is
+    /// something such.
+    #[must_use]
+    pub fn is_owed(&self, held: &Amounts, gain: &Amounts) -> bool {
+        let rows = held.parts().into_iter().zip(gain.parts()).zip(self.spec.guarantee.parts());
+        let mut owed = false;
+        for ((held, gain), guarantee) in rows {
+            if gain > 0 && guarantee > 0 {
+                if held.saturating_add(gain) > guarantee {
+                    return false;
+                }
+                owed = true;
+            }
+        }
+        owed
+    }
+
     /// The same without what a lowered ceiling has left.
     #[must_use]
     pub fn bound(&self) -> Amounts {
