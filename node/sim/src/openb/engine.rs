@@ -3,7 +3,7 @@
 
 use crate::rng::Rng;
 use rota_core::hash::mix;
-use rota_core::placement::score::{self, Demand, Fill, Policy, Scored, Shape};
+use rota_core::placement::score::{self, Demand, Fill, Policy, Scored, Shape, Standing};
 
 use super::trace::Node;
 
@@ -15,6 +15,9 @@ pub trait Engine {
 
     /// Replaces what is expected.
     fn expect(&mut self, demand: Demand);
+
+    /// Looks again at which models are short by now, if the engine does not do so by itself.
+    fn reprice(&mut self) {}
 
     /// What is free on a host, by its index in the node list.
     fn fill(&self, node: usize) -> Fill<'_>;
@@ -28,6 +31,8 @@ pub struct Compact {
     demand: Demand,
     /// In the order in which ties are broken.
     hosts: Vec<Host>,
+    /// In the same order.
+    standings: Vec<Standing>,
     /// Place in `hosts` by index in the node list.
     places: Vec<usize>,
     /// Hosts that changed, oldest first, since the last change of the demand.
@@ -76,28 +81,32 @@ impl Compact {
         for (place, (_, node)) in order.iter().enumerate() {
             places[*node] = place;
         }
-        let hosts = order.iter().map(|(_, node)| Host::new(*node, &nodes[*node])).collect();
+        let hosts: Vec<Host> = order.iter().map(|(_, node)| Host::new(*node, &nodes[*node])).collect();
+        let standings = hosts.iter().map(|host| Standing::new(&host.fill(), &demand)).collect();
         let known = vec![Known::default(); shapes.len()];
         let shapes = shapes.to_vec();
-        Self { policy, shapes, demand, hosts, places, changed: Vec::new(), known, seed, decisions: 0 }
+        let changed = Vec::new();
+        Self { policy, shapes, demand, hosts, standings, places, changed, known, seed, decisions: 0 }
     }
 
     /// The best host by the scores kept, brought up to date first.
     fn best(&mut self, index: usize) -> Option<usize> {
         let shape = self.shapes[index];
         let known = &mut self.known[index];
-        let rate = |host: &Host| {
-            score::score(self.policy, &host.fill(), &shape, &self.demand, 0).map_or(NO_ROOM, |s| s.score)
+        let rate = |place: usize| {
+            let (fill, standing) = (self.hosts[place].fill(), &self.standings[place]);
+            let scored = score::score_standing(self.policy, &fill, standing, &shape, &self.demand, 0);
+            scored.map_or(NO_ROOM, |scored| scored.score)
         };
         match known.until {
             Some(until) if self.changed.len() - until < self.hosts.len() => {
                 for place in &self.changed[until..] {
-                    known.scores[*place as usize] = rate(&self.hosts[*place as usize]);
+                    known.scores[*place as usize] = rate(*place as usize);
                 }
             }
             _ => {
                 known.scores.clear();
-                known.scores.extend(self.hosts.iter().map(rate));
+                known.scores.extend((0..self.hosts.len()).map(rate));
             }
         }
         known.until = Some(self.changed.len());
@@ -105,12 +114,31 @@ impl Compact {
         known.scores.iter().position(|score| *score == most)
     }
 
+    /// Milli that are free by model.
+    fn free_milli(&self) -> Vec<u64> {
+        let models = self.hosts.iter().map(|host| usize::from(host.model) + 1).max();
+        let mut free = vec![0; models.unwrap_or(0)];
+        for host in &self.hosts {
+            free[usize::from(host.model)] += host.cards.iter().map(|free| u64::from(*free)).sum::<u64>();
+        }
+        free
+    }
+
+    /// All scores are of another demand.
+    fn forget(&mut self) {
+        self.changed.clear();
+        for known in &mut self.known {
+            known.until = None;
+        }
+    }
+
     /// The host with the highest draw, and the card drawn there.
     fn drawn(&self, shape: &Shape) -> Option<(usize, Scored)> {
         let decision = mix(self.seed ^ mix(self.decisions));
         let rated = self.hosts.iter().enumerate().filter_map(|(place, host)| {
             let draw = mix(decision ^ place as u64);
-            Some((place, score::score(self.policy, &host.fill(), shape, &self.demand, draw)?))
+            let (fill, standing) = (host.fill(), &self.standings[place]);
+            Some((place, score::score_standing(self.policy, &fill, standing, shape, &self.demand, draw)?))
         });
         rated.max_by_key(|(place, scored)| (scored.score, std::cmp::Reverse(*place)))
     }
@@ -127,15 +155,25 @@ impl Engine for Compact {
             (place, score::score(self.policy, &self.hosts[place].fill(), &ask, &self.demand, 0)?)
         };
         self.hosts[place].take(&ask, scored.card);
+        self.standings[place] = Standing::new(&self.hosts[place].fill(), &self.demand);
         self.changed.push(place as u32);
         Some(self.hosts[place].node)
     }
 
     fn expect(&mut self, demand: Demand) {
+        for (standing, host) in self.standings.iter_mut().zip(&self.hosts) {
+            *standing = Standing::new(&host.fill(), &demand);
+        }
         self.demand = demand;
-        self.changed.clear();
-        for known in &mut self.known {
-            known.until = None;
+        self.demand.reprice(&self.free_milli());
+        self.forget();
+    }
+
+    fn reprice(&mut self) {
+        // The published policies know no prices.
+        if self.policy == Policy::Rota {
+            self.demand.reprice(&self.free_milli());
+            self.forget();
         }
     }
 

@@ -23,6 +23,9 @@ use thiserror::Error;
 /// After so many arrivals what is expected is learned anew, and at each power of two before.
 pub const LEARN_EVERY: usize = 500;
 
+/// After so many arrivals it is looked again at which models are short.
+pub const REPRICE_EVERY: usize = 100;
+
 /// What to run.
 #[derive(Debug, Clone)]
 pub struct OpenbConfig {
@@ -113,6 +116,9 @@ pub fn replay<E: Engine>(
                 engine.expect(demand);
             }
             let asked_at = Instant::now();
+            if seen.is_multiple_of(REPRICE_EVERY) {
+                engine.reprice();
+            }
             let placed = engine.place(*shape);
             timings.push(asked_at.elapsed());
             let gpu_milli = trace.shapes[*shape as usize].gpu_milli();

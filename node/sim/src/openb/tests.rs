@@ -1,1 +1,141 @@
-//! Small lists of our own.
+//! Small lists of our own: reading them, the arrivals, and replays whose end can be told by hand.
+
+use super::*;
+use std::path::Path;
+
+const NODES: &str =
+    "sn,cpu_milli,memory_mib,gpu,model\nb,16000,65536,2,X\na,16000,65536,1,Y\nc,8000,1024,0,\n";
+const PODS: &str = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos
+p2,1000,64,1,500,X|Y,LS
+p1,2000,64,1,1000,,LS
+p3,500,64,0,0,,BE
+p0,1000,64,1,500,Y|X,LS
+";
+
+fn parse(nodes: &str, pods: &str) -> Result<Trace, TraceError> {
+    Trace::parse((Path::new("nodes.csv"), nodes), (Path::new("pods.csv"), pods))
+}
+
+fn trace() -> Trace {
+    parse(NODES, PODS).expect("the lists are right")
+}
+
+fn config(policy: Policy, online: bool) -> OpenbConfig {
+    let (nodes, pods) = ("nodes.csv".into(), "pods.csv".into());
+    OpenbConfig { nodes, pods, policy, seeds: 1..=3, online, tune_percent: 130 }
+}
+
+fn replayed(trace: &Trace, config: &OpenbConfig) -> OpenbReport {
+    replay(trace, config, |demand, seed| {
+        Compact::new(config.policy, &trace.nodes, &trace.shapes, demand, seed)
+    })
+}
+
+#[test]
+fn lists_are_read_by_the_names_of_their_columns() {
+    let trace = trace();
+    assert_eq!(trace.models, ["X", "Y"]);
+    assert_eq!(trace.nodes.iter().map(|node| node.model).collect::<Vec<_>>(), [1, 2, 0]);
+    assert_eq!(trace.capacity_milli(), [0, 2_000, 1_000]);
+    // p0 and p2 ask the same, whatever the order of their models. Pods are in the order of names.
+    assert_eq!(trace.shapes.len(), 3);
+    assert_eq!(trace.pods, [0, 1, 0, 2]);
+    let swapped = PODS.replace("cpu_milli,memory_mib", "memory_mib,cpu_milli");
+    assert_eq!(parse(NODES, &swapped).expect("it has all columns").shapes[1].cpus_milli, 64);
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_line() {
+    let said = |nodes: &str, pods: &str| parse(nodes, pods).expect_err("the lists are wrong").to_string();
+    assert_eq!(
+        said(NODES, &PODS.replace("p1,2000", "p1,2k")),
+        "pods.csv:3: cpu_milli is \"2k\", want a whole number in range"
+    );
+    assert_eq!(
+        said(NODES, &PODS.replace("1,1000,,LS", "2,300,,LS")),
+        "pods.csv:3: gpu_milli is \"300\", want 1..=1000, and 1000 for several GPUs"
+    );
+    assert_eq!(
+        said(NODES, &PODS.replace("num_gpu", "gpus")),
+        "pods.csv: no column \"num_gpu\" in the header"
+    );
+    assert_eq!(said(&NODES.replace(",2,X", ""), PODS), "nodes.csv:2: no field \"gpu\"");
+    assert_eq!(said(NODES, "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n"), "pods.csv: no pod with a GPU");
+}
+
+#[test]
+fn arrivals_are_all_pods_once_and_then_more_up_to_the_limit() {
+    let trace = trace();
+    let arrivals = trace.arrivals(&mut Rng::new(5), 400);
+    let mut first = arrivals[..4].to_vec();
+    first.sort_unstable();
+    assert_eq!(first, [0, 0, 1, 2]);
+    let asked: u64 = arrivals.iter().map(|shape| trace.shapes[*shape as usize].gpu_milli()).sum();
+    // Of 3 cards 400 %; the next pod asks one card at most.
+    assert!((11_001..=12_000).contains(&asked), "{asked}");
+    assert_eq!(arrivals, trace.arrivals(&mut Rng::new(5), 400));
+    assert_ne!(arrivals, trace.arrivals(&mut Rng::new(6), 400));
+}
+
+#[test]
+fn every_policy_fills_a_cluster_that_can_be_filled() {
+    let nodes = "sn,cpu_milli,memory_mib,gpu,model\na,64000,65536,4,X\nb,64000,65536,4,X\n";
+    let mut pods = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n".to_owned();
+    for pod in 0..8 {
+        pods += &format!("p{pod},1000,64,1,1000\n");
+    }
+    let trace = parse(nodes, &pods).expect("the lists are right");
+    for policy in Policy::ALL {
+        let report = replayed(&trace, &config(policy, false));
+        assert_eq!(report.allocated_at_100, 100.0, "{policy}");
+        // 130 % of 8 cards is 10 pods: 8 are placed and 2 dropped, in each of three runs.
+        assert_eq!(report.placements, 24);
+        assert!(report.per_seed.iter().all(|seed| (seed.placed, seed.dropped) == (8, 2)));
+        let curve: Vec<(u64, f64)> =
+            report.curve.iter().map(|point| (point.arrived, point.allocated)).collect();
+        assert_eq!(curve[..2], [(13, 12.5), (25, 25.0)]);
+        assert_eq!(curve.last(), Some(&(125, 100.0)));
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_run_twice() {
+    let trace = trace();
+    for policy in Policy::ALL {
+        for online in [false, true] {
+            let (once, again) = (config(policy, online), config(policy, online));
+            assert_eq!(replayed(&trace, &once).per_seed, replayed(&trace, &again).per_seed, "{policy}");
+        }
+    }
+}
+
+#[test]
+fn kept_scores_are_those_of_a_fresh_look() {
+    let trace = trace();
+    let demand = Demand::from_counts(counts(&trace, &trace.pods), &trace.capacity_milli());
+    let mut engine = Compact::new(Policy::Rota, &trace.nodes, &trace.shapes, demand.clone(), 1);
+    for shape in [0, 2, 0, 1, 0, 0, 1, 1, 2, 0] {
+        let ask = trace.shapes[shape];
+        let rated = (0..trace.nodes.len()).filter_map(|node| {
+            let scored =
+                rota_core::placement::score::score(Policy::Rota, &engine.fill(node), &ask, &demand, 0);
+            scored.map(|scored| (scored.score, std::cmp::Reverse(node)))
+        });
+        let want = rated.max().map(|(_, node)| node.0);
+        assert_eq!(engine.place(shape as u32), want);
+    }
+}
+
+#[test]
+fn lessons_come_at_powers_of_two_and_then_every_so_often() {
+    let lessons: Vec<usize> = (0..=1_500).filter(|seen| is_lesson(*seen)).collect();
+    assert_eq!(lessons, [1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 1_000, 1_500]);
+}
+
+#[test]
+fn no_seed_and_no_file_are_said() {
+    let none = OpenbConfig { seeds: RangeInclusive::new(2, 1), ..config(Policy::Rota, false) };
+    assert!(matches!(run(&none), Err(OpenbError::NoSeeds)));
+    let gone = OpenbConfig { nodes: "no-such-list.csv".into(), ..config(Policy::Rota, false) };
+    assert!(matches!(run(&gone), Err(OpenbError::Trace(TraceError::Read { .. }))));
+}

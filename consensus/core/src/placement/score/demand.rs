@@ -1,8 +1,9 @@
 //! What is expected to be asked for: the common shapes with their weights, how much CPU comes with a card, and which
 //! models are short. Made from integer counts alone, so that replicas which counted the same make the same.
 
-use super::rota::Weights;
-use super::{ModelSet, PPM, Shape};
+use super::scarcity::Needs;
+use super::wide::Wide;
+use super::{ModelSet, PPM, Shape, Weights, prices};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most shapes that are looked at. The common ones cover 95 % of real traces with 20 to 150.
@@ -10,6 +11,8 @@ pub const SHAPES_MAX: usize = 256;
 /// Most different shares of a card among them. Rarer ones are left out.
 pub const LEVELS_MAX: usize = 32;
 
+/// Most different shares that are priced, by count. The linear program over them takes some milliseconds.
+const PRICED_MAX: usize = 48;
 /// Share of the asks that the looked-at shapes must cover, in percent.
 const COVERED_PERCENT: u128 = 95;
 
@@ -21,7 +24,11 @@ pub struct Demand {
     tiers: Vec<Vec<Tier>>,
     open_tiers: Vec<Tier>,
     cpus_milli_per_card: u64,
-    scarcity_permille: Vec<u16>,
+    needs: Needs,
+    scarcity_ppm: Vec<u32>,
+    worth_ppm: Vec<u32>,
+    wide: Vec<Wide>,
+    open_wide: Wide,
     /// How much each part of our own score counts.
     pub weights: Weights,
 }
@@ -52,11 +59,11 @@ impl Tier {
 }
 
 impl Demand {
-    /// Takes the counts of asks by shape, and the milli of all cards by model id (index 0 is not used). The shapes
+    /// Takes the counts of asks by shape, and the milli of all cards that are free by model id (index 0 is not used). The shapes
     /// are sorted by count, equal counts by the shape itself, and taken until they cover 95 % of the asks; their
     /// weights sum to one million exactly. Memory is ignored. Counts may be decayed; only their proportions matter.
     #[must_use]
-    pub fn from_counts(counts: impl IntoIterator<Item = (Shape, u64)>, capacity_milli: &[u64]) -> Self {
+    pub fn from_counts(counts: impl IntoIterator<Item = (Shape, u64)>, free_milli: &[u64]) -> Self {
         let mut merged: BTreeMap<Shape, u64> = BTreeMap::new();
         for (shape, count) in counts {
             let sum = merged.entry(Shape { mem_mib: 0, ..shape }).or_default();
@@ -67,7 +74,7 @@ impl Demand {
         let levels: BTreeSet<u32> =
             shapes.iter().filter(|(s, _)| s.cards > 0).map(|(s, _)| s.card_milli).collect();
         let levels: Vec<u32> = levels.into_iter().collect();
-        let mut models = capacity_milli.len();
+        let mut models = free_milli.len();
         // Models that are asked for and that no host has need a table all the same: a host may come.
         while models < 64
             && shapes.iter().any(|(s, _)| s.models != ModelSet::ANY && s.models.0 >> models != 0)
@@ -75,15 +82,27 @@ impl Demand {
             models += 1;
         }
         let tiers = (0..models).map(|model| tiers(&shapes, &levels, |set| set.contains(model as u16)));
+        let wide = (0..models).map(|model| Wide::new(&merged, |set| set.contains(model as u16)));
+        let needs = Needs::new(&merged);
         Self {
             tiers: tiers.collect(),
             open_tiers: tiers_of_any(&shapes, &levels),
             cpus_milli_per_card: cpus_per_card(&merged),
-            scarcity_permille: scarcity(&merged, capacity_milli),
+            scarcity_ppm: needs.ppm(free_milli),
+            needs,
+            wide: wide.collect(),
+            open_wide: Wide::new(&merged, |set| set == ModelSet::ANY),
+            worth_ppm: prices::worth_ppm(&priced(&merged)),
             weights: Weights::default(),
             shapes,
             levels,
         }
+    }
+
+    /// Looks again at which models are short, with what is free by now, in milli by model id. Cheap: nothing else
+    /// changes. Scores from before are not to be compared with scores from after.
+    pub fn reprice(&mut self, free_milli: &[u64]) {
+        self.scarcity_ppm = self.needs.ppm(free_milli);
     }
 
     /// The common shapes with their weights in ppm, most common first.
@@ -98,10 +117,20 @@ impl Demand {
         self.cpus_milli_per_card
     }
 
-    /// How short a model is, 0..=1000: what of it asks that can use nothing else would take of a full cluster.
+    /// How short a model is, 0..=1,000,000: what can use nothing else would take so much of what is free of it.
     #[must_use]
-    pub fn scarcity_permille(&self, model: u16) -> u16 {
-        self.scarcity_permille.get(usize::from(model)).copied().unwrap_or(0)
+    pub fn scarcity_ppm(&self, model: u16) -> u32 {
+        self.scarcity_ppm.get(usize::from(model)).copied().unwrap_or(0)
+    }
+
+    /// What a card with so much free is worth, in ppm of a whole one.
+    pub(super) fn worth_ppm(&self, free_milli: u32) -> i64 {
+        self.worth_ppm.get(free_milli as usize).map_or(PPM, |ppm| i64::from(*ppm))
+    }
+
+    /// What the whole cards of a host of this model are worth together.
+    pub(super) fn wide(&self, model: u16) -> &Wide {
+        self.wide.get(usize::from(model)).unwrap_or(&self.open_wide)
     }
 
     /// The shares of a card that are asked for, ascending, in milli.
@@ -185,27 +214,16 @@ fn cpus_per_card(merged: &BTreeMap<Shape, u64>) -> u64 {
     u64::try_from((cpus * 1000).checked_div(milli).unwrap_or(0)).unwrap_or(u64::MAX)
 }
 
-/// For each set of models that asks name: what they and all narrower asks would take of a full cluster, over what the
-/// set has. A model is as short as the shortest set it is in.
-fn scarcity(merged: &BTreeMap<Shape, u64>, capacity_milli: &[u64]) -> Vec<u16> {
-    let mut by_set: BTreeMap<ModelSet, u128> = BTreeMap::new();
-    for (shape, count) in merged.iter().filter(|(shape, _)| shape.cards > 0) {
-        *by_set.entry(shape.models).or_default() += u128::from(shape.gpu_milli()) * u128::from(*count);
+/// The most common shares of a card with their counts, by milli.
+fn priced(merged: &BTreeMap<Shape, u64>) -> Vec<(u32, u64)> {
+    let mut shares: BTreeMap<u32, u64> = BTreeMap::new();
+    for (shape, count) in merged.iter().filter(|(shape, _)| shape.is_share() && shape.card_milli > 0) {
+        let sum = shares.entry(shape.card_milli).or_default();
+        *sum = sum.saturating_add(*count);
     }
-    let asked: u128 = by_set.values().sum();
-    let all: u128 = capacity_milli.iter().map(|milli| u128::from(*milli)).sum();
-    let mut permille = vec![0_u16; capacity_milli.len()];
-    for set in by_set.keys().filter(|set| **set != ModelSet::ANY) {
-        let of_set = |model: &usize| set.contains(*model as u16);
-        let has: u128 =
-            (0..capacity_milli.len()).filter(of_set).map(|model| u128::from(capacity_milli[model])).sum();
-        let need: u128 = by_set.iter().filter(|(s, _)| s.is_within(*set)).map(|(_, milli)| *milli).sum();
-        // need / asked x all / has; a set that no host has is nobody's to spare.
-        let Some(short) = (need * all * 1000).checked_div(asked * has) else { continue };
-        let short = u16::try_from(short.min(1000)).unwrap_or(1000);
-        for model in (0..capacity_milli.len()).filter(of_set) {
-            permille[model] = permille[model].max(short);
-        }
-    }
-    permille
+    let mut shares: Vec<(u32, u64)> = shares.into_iter().collect();
+    shares.sort_by_key(|(milli, count)| (std::cmp::Reverse(*count), *milli));
+    shares.truncate(PRICED_MAX);
+    shares.sort_unstable();
+    shares
 }

@@ -5,10 +5,10 @@
 //! or 0 if m cannot run on the host. fragment = free - sum of p x usable, in milli x ppm.
 
 use super::demand::{Demand, LEVELS_MAX, Tier};
-use super::{Fill, PPM, Shape, cards};
+use super::{Fill, PPM, Shape, Standing, cards};
 
 /// How many cards of a host are free enough for each level of the demand, and what is free on them.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Reach {
     cards: [u32; LEVELS_MAX],
     milli: [u32; LEVELS_MAX],
@@ -61,31 +61,24 @@ impl Reach {
     }
 }
 
-/// The fragment of a host, in milli x ppm.
-pub(super) fn fragment(fill: &Fill<'_>, demand: &Demand) -> i64 {
-    let reach = Reach::new(fill, demand);
-    reach.free_milli() * PPM - reach.usable(demand.tiers(fill.model), fill.cpus_milli_free)
-}
-
-/// The least fragment that the ask can leave, and the card for it if it is a share: (before - after, card). The first
-/// of equal cards. `value` turns (before - after) into what is maximised, so that a rounded value keeps its own ties.
+/// What a placement changes, for the card that serves it best if it is a share: the most of `value`, and that card, the
+/// first of equals. `value` gets the fragment before less that after in milli x ppm, and what the card had free.
 pub(super) fn descent(
     fill: &Fill<'_>,
+    standing: &Standing,
     shape: &Shape,
     demand: &Demand,
-    value: impl Fn(i64) -> i64,
+    value: impl Fn(i64, Option<u32>) -> i64,
 ) -> (i64, Option<usize>) {
     let tiers = demand.tiers(fill.model);
-    let before = Reach::new(fill, demand);
-    let usable = before.usable(tiers, fill.cpus_milli_free);
     let cpus_after = fill.cpus_milli_free - shape.cpus_milli;
     let asked = shape.gpu_milli() as i64 * PPM;
     if !shape.is_share() {
-        let mut after = before;
+        let mut after = standing.reach;
         for index in cards::taken(fill, shape, None) {
             after.take(u32::from(fill.cards[index]), shape.card_milli, demand);
         }
-        return (value(asked + after.usable(tiers, cpus_after) - usable), None);
+        return (value(asked + after.usable(tiers, cpus_after) - standing.usable, None), None);
     }
     let mut best: Option<(i64, usize)> = None;
     for (index, free) in fill.cards.iter().enumerate() {
@@ -93,9 +86,10 @@ pub(super) fn descent(
         if u32::from(*free) < shape.card_milli || fill.cards[..index].contains(free) {
             continue;
         }
-        let mut after = before;
-        after.take(u32::from(*free), shape.card_milli, demand);
-        let value = value(asked + after.usable(tiers, cpus_after) - usable);
+        let free = u32::from(*free);
+        let mut after = standing.reach;
+        after.take(free, shape.card_milli, demand);
+        let value = value(asked + after.usable(tiers, cpus_after) - standing.usable, Some(free));
         if best.is_none_or(|(most, _)| value > most) {
             best = Some((value, index));
         }

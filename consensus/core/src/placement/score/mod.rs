@@ -10,8 +10,11 @@ mod cards;
 mod demand;
 mod fragment;
 mod policy;
+mod prices;
 mod published;
 mod rota;
+mod scarcity;
+mod wide;
 
 pub use cards::taken;
 pub use demand::{Demand, LEVELS_MAX, SHAPES_MAX};
@@ -123,6 +126,42 @@ pub struct Scored {
     pub card: Option<usize>,
 }
 
+/// What there is to know of a host before an ask is looked at: good for all asks until the host or the demand changes.
+#[derive(Debug, Clone, Copy)]
+pub struct Standing {
+    reach: fragment::Reach,
+    usable: i64,
+    stranded: i64,
+}
+
+impl Standing {
+    /// Looks at a host.
+    #[must_use]
+    pub fn new(fill: &Fill<'_>, demand: &Demand) -> Self {
+        let reach = fragment::Reach::new(fill, demand);
+        let usable = reach.usable(demand.tiers(fill.model), fill.cpus_milli_free);
+        Self { reach, usable, stranded: rota::stranded(reach.free_milli(), fill.cpus_milli_free, demand) }
+    }
+
+    /// The fragment of the host: the free milli that the expected asks could not use, weighted by how often each is
+    /// expected, in milli x ppm.
+    #[must_use]
+    pub fn fragment(&self) -> i64 {
+        self.free_milli() * PPM - self.usable
+    }
+
+    /// What is free on its cards, in milli.
+    fn free_milli(&self) -> i64 {
+        self.reach.free_milli()
+    }
+}
+
+/// The fragment of a host in milli x ppm, see `Standing::fragment`.
+#[must_use]
+pub fn fragment(fill: &Fill<'_>, demand: &Demand) -> i64 {
+    Standing::new(fill, demand).fragment()
+}
+
 /// The score of a host for an ask, or nothing if the ask has no room there. `draw` is a number that differs from
 /// decision to decision and from host to host; only `Policy::Random` uses it.
 #[must_use]
@@ -130,22 +169,31 @@ pub fn score(policy: Policy, fill: &Fill<'_>, shape: &Shape, demand: &Demand, dr
     if !has_room(fill, shape) {
         return None;
     }
+    score_standing(policy, fill, &Standing::new(fill, demand), shape, demand, draw)
+}
+
+/// The same for a host that was looked at before: `standing` must be of this fill and this demand.
+#[must_use]
+pub fn score_standing(
+    policy: Policy,
+    fill: &Fill<'_>,
+    standing: &Standing,
+    shape: &Shape,
+    demand: &Demand,
+    draw: u64,
+) -> Option<Scored> {
+    if !has_room(fill, shape) {
+        return None;
+    }
     Some(match policy {
-        Policy::Rota => rota::score(fill, shape, demand),
-        Policy::Fgd => published::fgd(fill, shape, demand),
+        Policy::Rota => rota::score(fill, standing, shape, demand),
+        Policy::Fgd => published::fgd(fill, standing, shape, demand),
         Policy::BestFit => published::best_fit(fill, shape),
         Policy::Packing => published::packing(fill, shape),
         Policy::Clustering => published::clustering(fill, shape),
         Policy::DotProd => published::dot_product(fill, shape),
         Policy::Random => published::random(fill, shape, draw),
     })
-}
-
-/// The fragment of a host: the free milli that the expected asks could not use, weighted by how often each is
-/// expected, in milli x ppm.
-#[must_use]
-pub fn fragment(fill: &Fill<'_>, demand: &Demand) -> i64 {
-    fragment::fragment(fill, demand)
 }
 
 /// Whether the ask would run there, as far as a fill can tell.

@@ -1,7 +1,7 @@
 //! The policies that Weng et al. (USENIX ATC 2023) compare, with the truncation to whole numbers that their results
 //! depend on: it makes ties, and ties go to the first host. Each gives 0..=100.
 
-use super::{CARD_MILLI, Fill, Scored, Shape, cards, demand::Demand, fragment};
+use super::{CARD_MILLI, Demand, Fill, Scored, Shape, Standing, cards, fragment};
 
 /// The largest host of their cluster, by which scores are normalised.
 const CPUS_MILLI_MOST: i64 = 128_000;
@@ -64,8 +64,8 @@ const SIGMOID_STEPS: [i64; 49] = [
 ];
 
 /// Least new fragment, `int(100 x sigmoid((before - after) / card))`.
-pub(super) fn fgd(fill: &Fill<'_>, shape: &Shape, demand: &Demand) -> Scored {
-    let (score, card) = fragment::descent(fill, shape, demand, sigmoid_percent);
+pub(super) fn fgd(fill: &Fill<'_>, standing: &Standing, shape: &Shape, demand: &Demand) -> Scored {
+    let (score, card) = fragment::descent(fill, standing, shape, demand, |change, _| sigmoid_percent(change));
     Scored { score, card }
 }
 
