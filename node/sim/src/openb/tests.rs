@@ -22,13 +22,12 @@ fn trace() -> Trace {
 
 fn config(policy: Policy, online: bool) -> OpenbConfig {
     let (nodes, pods) = ("nodes.csv".into(), "pods.csv".into());
-    OpenbConfig { nodes, pods, policy, seeds: 1..=3, online, tune_percent: 130 }
+    OpenbConfig { nodes, pods, policy, seeds: 1..=3, online, tune_percent: 130, reference: true }
 }
 
 fn replayed(trace: &Trace, config: &OpenbConfig) -> OpenbReport {
-    replay(trace, config, |demand, seed| {
-        Compact::new(config.policy, &trace.nodes, &trace.shapes, demand, seed)
-    })
+    let engine = |demand, seed| Ok(Compact::new(config.policy, &trace.nodes, &trace.shapes, demand, seed));
+    replay(trace, config, engine, |_| None).expect("the compact engine cannot fail")
 }
 
 #[test]
