@@ -32,7 +32,10 @@ pub(super) fn apply(state: &mut State, step: &mut Step, actor: &Actor, spec: &Jo
     }
     let id = JobId(state.meta.next_job);
     state.meta.next_job += 1;
-    state.demand.note(&spec.ask, spec.tasks());
+    if state.demand.note(&spec.ask, spec.tasks()) {
+        let free = state.hosts.free_by_model();
+        state.demand.publish(free);
+    }
     let waits = !spec.after.is_empty();
     let mut job = Job::new(id, actor, queue, spec, step.now_ms);
     job.predicted_ms = predict(state, &job);

@@ -68,12 +68,10 @@ impl Models {
 
     /// The expected workload.
     pub(super) fn demand(&self, view: &View) -> Demand {
-        let mut capacity_milli = vec![0_u64; self.0.len() + 1];
-        for row in &view.hosts {
-            for device in row.host.facts.devices.iter().filter(|d| d.kind == DeviceKind::Gpu) {
-                if let Some(sum) = capacity_milli.get_mut(usize::from(self.id(&device.model))) {
-                    *sum += u64::from(CARD_MILLI);
-                }
+        let mut free_milli = vec![0_u64; self.0.len() + 1];
+        for (model, free) in &view.demand.free_milli {
+            if let Some(sum) = free_milli.get_mut(usize::from(self.id(model))) {
+                *sum += free;
             }
         }
         let shape = |shape: &AskShape| Shape {
@@ -83,6 +81,6 @@ impl Models {
             card_milli: shape.gpu_milli.min(CARD_MILLI),
             models: self.accepted(&shape.gpu_models),
         };
-        Demand::from_counts(view.demand.iter().map(|(key, count)| (shape(key), *count)), &capacity_milli)
+        Demand::from_counts(view.demand.counts.iter().map(|(key, count)| (shape(key), *count)), &free_milli)
     }
 }

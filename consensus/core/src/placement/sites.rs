@@ -4,7 +4,7 @@
 //! same answers as a fresh one (`tests/it/planner.rs`).
 
 use super::models::Models;
-use super::score::{self, Demand, Fill, Policy};
+use super::score::{self, Demand, Fill, Policy, Standing};
 use super::view::{HostView, View};
 use crate::fit::{self, Want};
 use crate::hash::Digest;
@@ -76,15 +76,22 @@ struct Plain {
     free_milli: Vec<u16>,
     sharer: Option<String>,
     has_vram: bool,
+    standing: Standing,
 }
 
 impl Plain {
-    fn of(site: &Site, models: &Models) -> Option<Self> {
+    fn of(site: &Site, models: &Models, demand: &Demand) -> Option<Self> {
         let used = site.used();
         let gpus = || site.row.host.facts.devices.iter().filter(|d| d.kind == DeviceKind::Gpu);
         let name = gpus().next().map_or("", |d| d.model.as_str());
         let model = if name.is_empty() { 0 } else { models.known(name)? };
-        let mut plain = Self { model, free_milli: Vec::new(), sharer: None, has_vram: false };
+        let mut plain = Self {
+            model,
+            free_milli: Vec::new(),
+            sharer: None,
+            has_vram: false,
+            standing: Standing::new(&fill(model, &[], site), demand),
+        };
         for card in gpus() {
             if !card.health.is_healthy() || card.model != name {
                 return None;
@@ -100,6 +107,7 @@ impl Plain {
                 }
             }
         }
+        plain.standing = Standing::new(&plain.fill(site), demand);
         Some(plain)
     }
 
@@ -245,14 +253,11 @@ impl Ground {
             || self.demand_version != view.demand_version
             || self.demand.is_none()
         {
-            let models = Models::of(view);
-            if models != self.models {
-                self.models = models;
-                self.rename();
-            }
+            self.models = Models::of(view);
             self.demand = Some(Arc::new(self.models.demand(view)));
             self.demand_version = view.demand_version;
             self.policy = Some(policy);
+            self.judge_anew();
             self.forget_scores();
         }
         if self.scores_kept > SCORES_KEPT_MAX {
@@ -374,11 +379,14 @@ impl Ground {
         own.uuids.get(scored.card?).cloned()
     }
 
-    /// Numbers of models have changed.
-    fn rename(&mut self) {
+    /// Numbers of models, or what is expected, have changed.
+    fn judge_anew(&mut self) {
+        let Some(demand) = self.demand.clone() else {
+            return;
+        };
         for group in self.groups.values_mut() {
             let first = group.members.first().map(|at| &self.sites[*at]);
-            group.plain = first.and_then(|site| Plain::of(site, &self.models));
+            group.plain = first.and_then(|site| Plain::of(site, &self.models, &demand));
         }
     }
 
@@ -429,7 +437,10 @@ impl Ground {
         }
         let site = &self.sites[*group.members.first()?];
         if let Some(plain) = group.plain.as_ref().filter(|plain| plain.answers(want)) {
-            let scored = self.judge(&plain.fill(site), shape, site.id())?;
+            let (policy, draw) = (self.policy.unwrap_or(Policy::Rota), self.draw(site.id()));
+            let demand = self.demand.as_deref()?;
+            let scored =
+                score::score_standing(policy, &plain.fill(site), &plain.standing, shape, demand, draw)?;
             let liking =
                 if want.ask.gpu_milli > 0 { 0 } else { u8::from(!site.row.host.facts.devices.is_empty()) };
             return Some((liking, Reverse(scored.score)));
@@ -449,8 +460,11 @@ impl Ground {
 
     fn judge(&self, fill: &Fill<'_>, shape: &score::Shape, host: HostId) -> Option<score::Scored> {
         let policy = self.policy.unwrap_or(Policy::Rota);
-        let draw = crate::hash::mix(self.now_ms ^ host.0);
-        score::score(policy, fill, shape, self.demand.as_deref()?, draw)
+        score::score(policy, fill, shape, self.demand.as_deref()?, self.draw(host))
+    }
+
+    fn draw(&self, host: HostId) -> u64 {
+        crate::hash::mix(self.now_ms ^ host.0)
     }
 
     /// Moves a site to the group of its present kind and fill.
@@ -475,7 +489,8 @@ impl Ground {
                 let id = self.next_group;
                 self.next_group += 1;
                 let roof = Roof::of(&self.sites[at], self.now_ms);
-                let plain = Plain::of(&self.sites[at], &self.models);
+                let demand = self.demand.as_deref();
+                let plain = demand.and_then(|demand| Plain::of(&self.sites[at], &self.models, demand));
                 self.groups.insert(id, Group { members: BTreeSet::new(), signature, roof, plain });
                 self.by_signature.insert(signature, id);
                 id

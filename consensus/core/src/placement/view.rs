@@ -2,7 +2,7 @@
 
 use crate::state::State;
 use crate::state::attempt::Attempt;
-use crate::state::demand::AskShape;
+use crate::state::demand::Workload;
 use crate::state::host::Host;
 use crate::state::job::{Job, Place};
 use crate::state::queue::Queue;
@@ -10,7 +10,7 @@ use rota_protocol::limits::PLAN_MOVES_MAX;
 use rota_protocol::queue::QueueId;
 use rota_protocol::reservation::ReservationSpec;
 use rota_protocol::{HostId, JobId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Most jobs copied for one round, over all classes.
@@ -48,8 +48,8 @@ pub struct View {
     pub queues: Vec<Arc<Queue>>,
     /// Advance reservations by name.
     pub reservations: Vec<Arc<ReservationSpec>>,
-    /// What the cluster is asked for, by shape.
-    pub demand: Arc<BTreeMap<AskShape, u64>>,
+    /// What the cluster is asked for, and what was free for it.
+    pub demand: Arc<Workload>,
     /// Grows when `demand` should be looked at again.
     pub demand_version: u64,
 }

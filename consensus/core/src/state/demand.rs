@@ -34,13 +34,23 @@ impl AskShape {
     }
 }
 
+/// What is asked for and what is there to serve it, as planners judge by it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Workload {
+    /// Counts of tasks by shape; only their proportions matter.
+    pub counts: BTreeMap<AskShape, u64>,
+    /// Thousandths of healthy cards that nobody held, by model.
+    pub free_milli: BTreeMap<String, u64>,
+}
+
 /// Counts by shape.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DemandTable {
     counts: BTreeMap<AskShape, u64>,
     sum: u64,
-    /// What planners look at: the counts as of the last change of `version`.
-    published: Arc<BTreeMap<AskShape, u64>>,
+    /// What planners look at: the counts as of the last change of `version`, and the thousandths of cards that were
+    /// free then, by model.
+    published: Arc<Workload>,
     /// Grows whenever new counts are published.
     pub version: u64,
     /// Tasks noted since `version` grew.
@@ -59,12 +69,14 @@ impl DemandTable {
     /// The counts that planners look at. They change only with `version`, so that a planner which has been at work
     /// for long and one that has just begun judge by the same.
     #[must_use]
-    pub fn published(&self) -> Arc<BTreeMap<AskShape, u64>> {
+    pub fn published(&self) -> Arc<Workload> {
         Arc::clone(&self.published)
     }
 
     /// Notes `tasks` new tasks of one ask.
-    pub fn note(&mut self, ask: &Ask, tasks: u32) {
+    ///
+    /// True if there is enough that is new to be published.
+    pub fn note(&mut self, ask: &Ask, tasks: u32) -> bool {
         let tasks = u64::from(tasks.min(JOB_TASKS_MAX));
         let more = tasks * TASK_COUNT;
         let counts = &mut self.counts;
@@ -85,9 +97,7 @@ impl DemandTable {
             self.sum = counts.values().sum();
         }
         self.since_version += tasks;
-        if self.since_version >= REFRESH_TASKS.max(self.sum / TASK_COUNT / 16) {
-            self.publish();
-        }
+        self.since_version >= REFRESH_TASKS.max(self.sum / TASK_COUNT / 16)
     }
 
     /// Replaces what was noted by counts of tasks known beforehand; only their proportions matter.
@@ -108,11 +118,11 @@ impl DemandTable {
         }
         self.sum = sum * scale;
         self.counts = all;
-        self.publish();
     }
 
-    fn publish(&mut self) {
-        self.published = Arc::new(self.counts.clone());
+    /// Lets planners see the counts, with what is free now.
+    pub(crate) fn publish(&mut self, free_milli: BTreeMap<String, u64>) {
+        self.published = Arc::new(Workload { counts: self.counts.clone(), free_milli });
         self.since_version = 0;
         self.version += 1;
     }

@@ -1,7 +1,8 @@
 //! Hosts: what they have, what of it is granted, and whether they take work.
 
 use crate::state::attempt::Attempt;
-use rota_protocol::device::{DeviceFacts, DeviceHealth, HostFacts};
+use rota_protocol::ask::CARD_MILLI;
+use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, HostFacts};
 use rota_protocol::limits::HOST_DEVICES_MAX;
 use rota_protocol::view::HostState;
 use rota_protocol::{BootId, DeviceUuid, HostId, LeaseEpoch, Token};
@@ -339,6 +340,26 @@ impl HostTable {
 
     pub(crate) fn insert(&mut self, host: Host) {
         self.map.insert(host.id, Arc::new(host));
+    }
+
+    /// Thousandths of healthy cards that nobody holds, by model.
+    pub(crate) fn free_by_model(&self) -> BTreeMap<String, u64> {
+        let mut free: BTreeMap<String, u64> = BTreeMap::new();
+        for host in self.iter() {
+            let cards =
+                host.facts.devices.iter().filter(|d| d.kind == DeviceKind::Gpu && d.health.is_healthy());
+            for card in cards {
+                let held = host.used.devices.get(&card.uuid).map_or(0, DeviceUse::milli);
+                let more = u64::from(CARD_MILLI.saturating_sub(held));
+                match free.get_mut(&card.model) {
+                    Some(sum) => *sum += more,
+                    None => {
+                        free.insert(card.model.clone(), more);
+                    }
+                }
+            }
+        }
+        free
     }
 
     /// The host that lists a device.

@@ -181,6 +181,7 @@ impl State {
     #[doc(hidden)]
     pub fn expect_demand(&mut self, counts: impl IntoIterator<Item = (demand::AskShape, u64)>) {
         self.demand.expect(counts);
+        self.demand.publish(self.hosts.free_by_model());
     }
 
     /// What the cluster is asked for.
