@@ -9,10 +9,8 @@ use futures_util::{Stream, StreamExt};
 use openraft::OptionalSend;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot};
 use rota_core::{Event, State};
-use rota_protocol::codec;
-use rota_protocol::command::{Entry, LOG_FORMAT};
+use rota_protocol::command::Entry;
 use rota_protocol::ids::ClusterId;
-use rota_protocol::limits::ENTRY_BYTES_MAX;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -213,12 +211,7 @@ fn decode(bytes: &[u8], index: u64) -> io::Result<Entry> {
         tracing::error!(index, why, "this build cannot read a committed entry, so it must not go on");
         io::Error::new(io::ErrorKind::InvalidData, format!("cannot read the entry at {index}: {why}"))
     };
-    // The format is the first field, so that a newer entry is named as such before its commands are looked at.
-    match bytes.first() {
-        Some(first) if u16::from(*first) == LOG_FORMAT => {}
-        _ => return Err(bad(format!("its format is not {LOG_FORMAT}"))),
-    }
-    codec::decode(bytes, ENTRY_BYTES_MAX).map_err(|e| bad(e.to_string()))
+    Entry::from_bytes(bytes).map_err(|e| bad(e.to_string()))
 }
 
 impl RaftStateMachine<Rota> for Machine {

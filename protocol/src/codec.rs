@@ -23,6 +23,14 @@ pub enum DecodeError {
     /// Not a value of this type.
     #[error("malformed bytes: {0}")]
     Malformed(String),
+    /// Written in a format that this build does not know.
+    #[error("format {found} is none that this build reads, 1 to {newest}")]
+    Version {
+        /// As the bytes say.
+        found: u16,
+        /// The newest that this build reads.
+        newest: u16,
+    },
 }
 
 /// Why a value could not be encoded.
@@ -61,4 +69,12 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8], limit: usize) -> Result<T, Deco
         return Err(DecodeError::LeftOver { left: bytes.len() - used });
     }
     Ok(value)
+}
+
+/// Decodes the value at the front and ignores what follows: a look at a format before the rest is believed.
+pub(crate) fn decode_first<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
+    const FIRST_BYTES_MAX: usize = 64;
+    let config = bincode::config::standard().with_limit::<FIRST_BYTES_MAX>();
+    let first = bincode::serde::decode_from_slice(bytes, config);
+    first.map(|(value, _)| value).map_err(|e| DecodeError::Malformed(e.to_string()))
 }

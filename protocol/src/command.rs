@@ -2,29 +2,82 @@
 //!
 //! Variants are only ever appended. A new one is proposed only after every member reads the format that brought it.
 
+use crate::codec::{self, DecodeError};
 use crate::device::HostRegistration;
 use crate::error::PublicError;
 use crate::ids::{ClusterId, HostId, JobId, LeaseEpoch, RequestId};
 use crate::job::{Actor, JobSpec, Role};
+use crate::limits::ENTRY_BYTES_MAX;
 use crate::plan::{Plan, Refusal};
 use crate::queue::QueueSpec;
 use crate::report::AttemptReport;
 use crate::reservation::ReservationSpec;
-use serde::{Deserialize, Serialize};
+use crate::v1;
+use serde::de::{Error, SeqAccess, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
-/// The log format that this build writes.
+/// The log format that this build writes. It reads this one and all before it.
 pub const LOG_FORMAT: u16 = 2;
 
 /// One log entry: a group commit of proposals that are applied in order.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// Reading looks at the format first and turns older commands into today's, so that what was read is always of
+/// [`LOG_FORMAT`] and may be written again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// The format of its commands.
+    /// The format of its commands: the first field of every format.
     pub format: u16,
     /// The proposer's wall clock, ms since the Unix epoch. Apply keeps `max(clock, at_ms)`.
     pub at_ms: u64,
     /// At most [`crate::limits::ENTRY_PROPOSALS_MAX`].
     pub proposals: Vec<Proposal>,
+}
+
+impl Entry {
+    /// The entry from its bytes in the log.
+    ///
+    /// # Errors
+    /// A format that this build does not know, by its number; or malformed, too many or left-over bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let found: u16 = codec::decode_first(bytes)?;
+        if !(1..=LOG_FORMAT).contains(&found) {
+            return Err(DecodeError::Version { found, newest: LOG_FORMAT });
+        }
+        codec::decode(bytes, ENTRY_BYTES_MAX)
+    }
+}
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_struct("Entry", &["format", "at_ms", "proposals"], EntryVisitor)
+    }
+}
+
+/// Reads an entry field by field, as the codec lays it out: without names.
+struct EntryVisitor;
+
+impl<'de> Visitor<'de> for EntryVisitor {
+    type Value = Entry;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a log entry of format 1 to {LOG_FORMAT}")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut fields: A) -> Result<Entry, A::Error> {
+        let format: u16 = next(&mut fields, 0)?;
+        let at_ms = next(&mut fields, 1)?;
+        let proposals = match format {
+            1 => next::<Vec<v1::Proposal>, A>(&mut fields, 2)?.into_iter().map(Proposal::from).collect(),
+            LOG_FORMAT => next(&mut fields, 2)?,
+            _ => return Err(A::Error::invalid_value(Unexpected::Unsigned(format.into()), &self)),
+        };
+        Ok(Entry { format: LOG_FORMAT, at_ms, proposals })
+    }
+}
+
+fn next<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(fields: &mut A, at: usize) -> Result<T, A::Error> {
+    fields.next_element()?.ok_or_else(|| A::Error::invalid_length(at, &"the three fields of a log entry"))
 }
 
 impl fmt::Display for Entry {

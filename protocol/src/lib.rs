@@ -1,7 +1,8 @@
 //! The words of Rota: every byte that crosses a wire or a disk, and one codec for them.
 //!
 //! What this crate is not: it decides nothing. No IO, no clock, no async, no policy. Types are grown by appending
-//! (enum variants at the end, new formats beside old ones); `tests/golden/` holds bytes that must decode for ever.
+//! (enum variants at the end, new formats beside old ones); `tests/golden/` holds bytes that must decode for ever, `v1`
+//! the old layouts that read them.
 //!
 //! Units are integers and stand last in a name: `_mib` (2^20 bytes), `_milli` (thousandths), `_ms` (milliseconds),
 //! `_permille`. Wall times are `_ms` since the Unix epoch, stamped by whoever proposes and clamped monotone by the log.
@@ -25,6 +26,7 @@ pub mod report;
 pub mod reservation;
 pub mod secret;
 pub mod spool;
+pub mod v1;
 pub mod view;
 pub mod work;
 

@@ -1,21 +1,29 @@
-//! Bytes that must decode for ever: one fixed value of each type that crosses a wire or a disk, beside the bytes that
-//! it had when it was first released (`tests/golden/*.hex`, one `label: hex` a line).
+//! One fixed value of each type that crosses a wire or a disk, beside its bytes (`tests/golden/*.hex`, one
+//! `label: hex` a line).
 //!
-//! A failure here means that peers of two versions, or a peer and its own disk, would not understand each other.
-//! Append a variant or make a new format instead of changing one. `UPDATE_EXPECT=1` writes what is new; look at the
-//! diff: a changed line is a broken format, a new line is fine.
+//! What lies on a disk must decode for ever: log entries (`entry_N.hex`, one file a format), the answers that snapshots
+//! remember (`outcome.hex`) and what is in the spool (`launch_order`, `shim_record`, `exit_record`). A changed line
+//! there is a broken format: append a variant, or make a new format beside the old one. Files of older formats are read
+//! and never written.
+//!
+//! All other files are what two running programs say to each other, client to peer and peer to peer, in frames that
+//! carry a version. There a line may change when a struct in it grew, and only then; look at the diff of
+//! `UPDATE_EXPECT=1`, which writes what this build says: each changed line wants its reason, a new line is fine.
 
 // A test that cannot read its own files should stop where it stands.
 #![allow(clippy::unwrap_used)]
 
 #[path = "golden/clients.rs"]
 mod clients;
+#[path = "golden/first.rs"]
+mod first;
 #[path = "golden/peers.rs"]
 mod peers;
 #[path = "golden/values.rs"]
 mod values;
 
-use rota_protocol::codec;
+use rota_protocol::codec::{self, DecodeError};
+use rota_protocol::command::{Entry, LOG_FORMAT};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -27,8 +35,60 @@ const LIMIT: usize = 64 << 10;
 
 #[test]
 fn log_entries() {
-    check("entry", values::entries());
-    check("outcome", values::outcomes());
+    check("entry_2", values::entries());
+    let outcomes = values::outcomes().into_iter().chain(values::later_outcomes());
+    check("outcome", outcomes.collect());
+}
+
+/// Every old line is today's value, and is written again in today's format.
+#[test]
+fn log_entries_of_the_first_format() {
+    let kept = read("entry_1");
+    let values = first::entries();
+    let labels: Vec<_> = values.iter().map(|(label, _)| (*label).to_owned()).collect();
+    let lines: Vec<_> = lines("entry_1").into_iter().map(|(label, _)| label).collect();
+    assert_eq!(labels, lines);
+    for (label, value) in values {
+        let bytes = unhex(&kept[label]);
+        assert_eq!(bytes.first(), Some(&1), "{label}");
+        let entry = Entry::from_bytes(&bytes).unwrap_or_else(|e| panic!("entry_1.hex, {label}: {e}"));
+        assert_eq!(entry, value, "entry_1.hex, {label}: decodes to another value");
+        let again = codec::encode(&entry).unwrap();
+        assert_eq!(again.first().copied().map(u16::from), Some(LOG_FORMAT), "{label}");
+        assert_eq!(Entry::from_bytes(&again).unwrap(), value, "{label}");
+    }
+}
+
+/// Torn entries of either format are refused, whatever the cut; so are those with something after them.
+#[test]
+fn a_piece_of_an_entry_is_no_entry() {
+    for file in ["entry_1", "entry_2"] {
+        for (label, hex) in read(file) {
+            let bytes = unhex(&hex);
+            for end in 0..bytes.len() {
+                assert!(Entry::from_bytes(&bytes[..end]).is_err(), "{file}.hex, {label}, {end} bytes");
+            }
+            let longer = Entry::from_bytes(&[&bytes[..], &[0]].concat());
+            assert!(matches!(longer, Err(DecodeError::LeftOver { left: 1 })), "{file}.hex, {label}");
+        }
+    }
+}
+
+/// No format is taken for another: an unknown one is named, and each one's bytes say nothing in the other.
+#[test]
+fn an_entry_of_another_format_is_refused_by_its_number() {
+    let bytes = codec::encode(&values::entry(values::commands().remove(7).1)).unwrap();
+    for format in [0, 3, 250, 251, 65_535_u16] {
+        let mut other = codec::encode(&format).unwrap();
+        other.extend(&bytes[1..]);
+        match Entry::from_bytes(&other) {
+            Err(DecodeError::Version { found, newest }) => assert_eq!((found, newest), (format, LOG_FORMAT)),
+            other => panic!("format {format}: {other:?}"),
+        }
+        assert!(codec::decode::<Entry>(&other, LIMIT).is_err(), "format {format}");
+    }
+    let as_first = [&[1], &bytes[1..]].concat();
+    assert!(Entry::from_bytes(&as_first).is_err());
 }
 
 #[test]
@@ -89,20 +149,14 @@ where
 
 /// The lines of the file, after comparing them or writing them.
 fn compare(file: &str, lines: &[(String, String)]) -> BTreeMap<String, String> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{file}.hex"));
     let labels: BTreeMap<String, String> = lines.iter().cloned().collect();
     assert_eq!(labels.len(), lines.len(), "{file}: a label is used twice");
     let text: String = lines.iter().map(|(label, hex)| format!("{label}: {hex}\n")).collect();
     if std::env::var_os("UPDATE_EXPECT").is_some() {
-        fs::write(&path, &text).unwrap();
+        fs::write(path(file), &text).unwrap();
         return labels;
     }
-    let kept = fs::read_to_string(&path).unwrap_or_default();
-    let kept: BTreeMap<String, String> = kept
-        .lines()
-        .filter_map(|line| line.split_once(": "))
-        .map(|(label, hex)| (label.to_owned(), hex.to_owned()))
-        .collect();
+    let kept = read(file);
     for (label, hex) in lines {
         match kept.get(label) {
             Some(old) => assert_eq!(old, hex, "{file}.hex, {label}: the bytes changed"),
@@ -113,6 +167,21 @@ fn compare(file: &str, lines: &[(String, String)]) -> BTreeMap<String, String> {
         assert!(labels.contains_key(label), "{file}.hex, {label}: no value any more");
     }
     kept
+}
+
+fn path(file: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{file}.hex"))
+}
+
+/// The lines of the file in their order.
+fn lines(file: &str) -> Vec<(String, String)> {
+    let text = fs::read_to_string(path(file)).unwrap_or_default();
+    let pairs = text.lines().filter_map(|line| line.split_once(": "));
+    pairs.map(|(label, hex)| (label.to_owned(), hex.to_owned())).collect()
+}
+
+fn read(file: &str) -> BTreeMap<String, String> {
+    lines(file).into_iter().collect()
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -187,6 +187,13 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
         JobState::Failed,
         JobState::Cancelled,
     ];
+    let later_states = [
+        JobState::TimedOut,
+        JobState::Preempted,
+        JobState::DependencyFailed,
+        JobState::DeadlineMissed,
+        JobState::HostLost,
+    ];
     let host_states =
         [HostState::Joining, HostState::Up, HostState::Draining, HostState::Suspended, HostState::Lost];
     let replies = vec![
@@ -214,7 +221,7 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
                     host: HostId(7),
                     host_name: text("gpu-07"),
                     facts: device_facts(),
-                    held_by: Some((task(), token())),
+                    held_by: vec![DeviceHold { task: task(), token: token(), milli: 500, vram_mib: 40_000 }],
                     reading: Some(reading()),
                 }],
             },
@@ -232,6 +239,10 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
         ),
         ("Digest", ApiReply::Digest { index: 301, rolling: 17, full: 18, host: HostId(7) }),
         ("Me", ApiReply::Me { actor: actor(), last: Some(JobId(70_000)) }),
+        (
+            "Queue later states",
+            ApiReply::Queue { index: 301, rows: later_states.into_iter().map(job_row).collect(), next: None },
+        ),
     ];
     let mut answers: Vec<_> = (1_000..)
         .zip(replies)

@@ -176,6 +176,8 @@ pub(crate) fn exit_records() -> Vec<(&'static str, ExitRecord)> {
         "Fenced",
         "Lost",
         "Vanished",
+        "Requeued",
+        "GangBroken",
     ];
     let record = |end| ExitRecord {
         token: token(),
@@ -185,7 +187,7 @@ pub(crate) fn exit_records() -> Vec<(&'static str, ExitRecord)> {
         stderr_bytes: 200,
         dropped_bytes: 300,
     };
-    labels.into_iter().zip(ends().into_iter().map(record)).collect()
+    labels.into_iter().zip(ends().into_iter().chain(later_ends()).map(record)).collect()
 }
 
 pub(crate) fn shim_calls() -> Vec<(&'static str, ShimCall)> {
@@ -194,6 +196,11 @@ pub(crate) fn shim_calls() -> Vec<(&'static str, ShimCall)> {
         ("End preempt", ShimCall::End { reason: EndReason::Preempt }),
         ("Signal", ShimCall::Signal { signal: 10 }),
         ("Attach", ShimCall::Attach),
+        ("End gang", ShimCall::End { reason: EndReason::Gang }),
+        ("End drain", ShimCall::End { reason: EndReason::Drain }),
+        ("End move", ShimCall::End { reason: EndReason::Move }),
+        ("End reclaim", ShimCall::End { reason: EndReason::Reclaim }),
+        ("End ceiling", ShimCall::End { reason: EndReason::Ceiling }),
     ]
 }
 

@@ -7,7 +7,10 @@ use rota_protocol::command::*;
 use rota_protocol::device::*;
 use rota_protocol::job::*;
 use rota_protocol::plan::*;
+use rota_protocol::queue::*;
 use rota_protocol::report::*;
+use rota_protocol::reservation::*;
+use rota_protocol::work::*;
 use rota_protocol::*;
 use std::collections::BTreeMap;
 
@@ -48,7 +51,9 @@ pub(crate) fn ask() -> Ask {
     Ask {
         gpu_milli: 2_000,
         gpu_models: vec![text("H100"), text("H200")],
+        gpu_models_preferred: vec![text("H200")],
         vram_mib: 81_920,
+        compute_cap_min: 90,
         cpus_milli: 4_000,
         mem_mib: 65_536,
         devices: BTreeMap::from([(text("fpga"), 1)]),
@@ -69,7 +74,23 @@ pub(crate) fn spec() -> JobSpec {
         grace_ms: Some(30_000),
         retries: 5,
         uid_gid: Some((1_000, 1_001)),
-        ..JobSpec::default()
+        alternatives: vec![Ask { gpu_milli: 500, ..Ask::default() }],
+        gang: Some(GangSpec { min: 6, max: 7 }),
+        layout: Layout::SameRack,
+        after: vec![
+            Dependency { job: JobId(11), relation: Relation::Ok, each: true },
+            Dependency { job: JobId(12), relation: Relation::NotOk, each: false },
+            Dependency { job: JobId(13), relation: Relation::Any, each: false },
+        ],
+        queue: text("vision/night"),
+        begin_ms: Some(NOW_MS + 21),
+        deadline_ms: Some(NOW_MS + 22),
+        hold: true,
+        service: false,
+        preemptible: true,
+        requeue: false,
+        warning: Some(Warning { signal: 10, before_ms: 60_001, leader_only: true }),
+        requeue_status: Some(99),
     }
 }
 
@@ -82,6 +103,8 @@ pub(crate) fn device_facts() -> DeviceFacts {
         bus: Some(text("0000:1b:00.0")),
         index: Some(3),
         numa: Some(1),
+        compute_cap: Some(89),
+        island: Some(2),
         health: DeviceHealth::Dirty { reason: text("a process is left") },
     }
 }
@@ -136,6 +159,12 @@ pub(crate) fn ends() -> Vec<AttemptEnd> {
     ]
 }
 
+/// The ends that format 2 brought.
+pub(crate) fn later_ends() -> Vec<AttemptEnd> {
+    vec![AttemptEnd::Requeued { code: 99 }, AttemptEnd::GangBroken]
+}
+
+/// The commands that format 1 had, with today's fields.
 pub(crate) fn commands() -> Vec<(&'static str, Command)> {
     let mut reports = vec![AttemptReport { token: token(), fact: AttemptFact::Started { pid: 4_242 } }];
     reports.extend(
@@ -191,6 +220,109 @@ pub(crate) fn commands() -> Vec<(&'static str, Command)> {
     ]
 }
 
+fn amounts(first: u64) -> Amounts {
+    Amounts { gpu_milli: first, cpus_milli: first + 1, mem_mib: first + 2, vram_mib: first + 3 }
+}
+
+pub(crate) fn queue_spec() -> QueueSpec {
+    let ceiling = |first: u64| Ceiling {
+        gpu_milli: Some(first),
+        cpus_milli: Some(first + 1),
+        mem_mib: Some(first + 2),
+        vram_mib: None,
+    };
+    QueueSpec {
+        name: text("vision/night"),
+        weight: 3,
+        guarantee: amounts(10),
+        ceiling: ceiling(20),
+        user_ceiling: ceiling(30),
+        borrows: true,
+        tenants: vec![text("vision"), text("speech")],
+        time_limit_default_ms: Some(7_200_000),
+        excess: Excess::RequeueYoungest,
+    }
+}
+
+fn reservation(kept_for: ReservedFor) -> ReservationSpec {
+    ReservationSpec {
+        name: text("maintenance-7"),
+        hosts: vec![HostId(7), HostId(8)],
+        start_ms: NOW_MS + 31,
+        end_ms: NOW_MS + 32,
+        kept_for,
+        reason: text("new fans"),
+    }
+}
+
+/// Every move that format 2 brought, each variant of what they carry at least once.
+fn later_moves() -> Vec<Move> {
+    let job = JobId(70_000);
+    let slots = || vec![Slot { host: HostId(7), devices: vec![device()] }];
+    let part = Part { index: 4, host: HostId(7), epoch: LeaseEpoch(3), devices: vec![device()] };
+    let evict = |job, reason| Move::Evict { job, reason, victims: vec![token()], slots: slots(), choice: 2 };
+    let promise = |broken_by| Move::Promise { job, at_ms: NOW_MS + 41, slots: slots(), choice: 3, broken_by };
+    vec![
+        Move::Start { job, choice: 1, parts: vec![part] },
+        evict(Some(job), EndReason::Preempt),
+        evict(Some(job), EndReason::Gang),
+        evict(None, EndReason::Drain),
+        evict(Some(job), EndReason::Move),
+        evict(Some(job), EndReason::Reclaim),
+        evict(None, EndReason::Ceiling),
+        promise(None),
+        promise(Some(PromiseBreak::HostGone)),
+        promise(Some(PromiseBreak::Outranked)),
+        promise(Some(PromiseBreak::Overrun)),
+        Move::Lapse { job },
+    ]
+}
+
+/// The commands that format 2 brought, and the new variants inside older ones.
+pub(crate) fn later_commands() -> Vec<(&'static str, Command)> {
+    let job = JobId(70_000);
+    let adjust = |change| Command::Adjust { job, change };
+    let reports = later_ends()
+        .into_iter()
+        .map(|end| AttemptReport { token: token(), fact: AttemptFact::Ended { end, ran_ms: 5_005 } })
+        .collect();
+    let closed = QueueSpec { borrows: false, excess: Excess::LetEnd, ..queue_spec() };
+    let mut commands = vec![
+        ("SetQueue", Command::SetQueue { queue: queue_spec() }),
+        ("SetQueue closed", Command::SetQueue { queue: closed }),
+        ("RemoveQueue", Command::RemoveQueue { name: text("vision/night") }),
+        ("Adjust hold", adjust(JobChange::Hold)),
+        ("Adjust release", adjust(JobChange::Release)),
+        ("Adjust priority", adjust(JobChange::Priority(61))),
+        ("Adjust requeue", adjust(JobChange::Requeue)),
+        ("Reserve nobody", Command::Reserve { reservation: reservation(ReservedFor::Nobody) }),
+        (
+            "Reserve queues",
+            Command::Reserve { reservation: reservation(ReservedFor::Queues(vec![text("vision/night")])) },
+        ),
+        ("Unreserve", Command::Unreserve { name: text("maintenance-7") }),
+        (
+            "DrainWith",
+            Command::DrainWith { host: HostId(7), reason: text("new fans"), evict_at_ms: Some(NOW_MS + 51) },
+        ),
+        ("Report later ends", Command::Report { host: HostId(7), reports }),
+        (
+            "CommitPlan later moves",
+            Command::CommitPlan { plan: Plan { seen_index: 299, moves: later_moves() } },
+        ),
+    ];
+    let layouts = [
+        ("Submit any", Layout::Any),
+        ("Submit pack", Layout::Pack),
+        ("Submit spread", Layout::Spread),
+        ("Submit same host", Layout::SameHost),
+        ("Submit same island", Layout::SameIsland),
+    ];
+    let submit = |layout| Command::Submit { spec: JobSpec { layout, service: true, ..JobSpec::default() } };
+    commands.extend(layouts.map(|(label, layout)| (label, submit(layout))));
+    commands
+}
+
 pub(crate) fn proposal(command: Command) -> Proposal {
     Proposal { request: REQUEST, actor: actor(), command }
 }
@@ -199,9 +331,13 @@ pub(crate) fn log_chunk() -> LogChunk {
     LogChunk { attempt: token(), offset: 4_096, bytes: vec![0, 10, 255], last: true }
 }
 
+pub(crate) fn entry(command: Command) -> Entry {
+    Entry { format: LOG_FORMAT, at_ms: NOW_MS, proposals: vec![proposal(command)] }
+}
+
 pub(crate) fn entries() -> Vec<(&'static str, Entry)> {
-    let one = |command| Entry { format: LOG_FORMAT, at_ms: NOW_MS, proposals: vec![proposal(command)] };
-    let mut entries: Vec<_> = commands().into_iter().map(|(label, command)| (label, one(command))).collect();
+    let commands = commands().into_iter().chain(later_commands());
+    let mut entries: Vec<_> = commands.map(|(label, command)| (label, entry(command))).collect();
     let empty = Entry { format: LOG_FORMAT, at_ms: 0, proposals: Vec::new() };
     entries.push(("empty", empty));
     entries
@@ -224,4 +360,18 @@ pub(crate) fn outcomes() -> Vec<(&'static str, Outcome)> {
         ("Planned", Outcome::Planned { refused: (1..).zip(refusals).collect() }),
         ("Cancelling", Outcome::Cancelling { live: 2 }),
     ]
+}
+
+/// The refusals that format 2 brought.
+pub(crate) fn later_outcomes() -> Vec<(&'static str, Outcome)> {
+    let refusals = [
+        Refusal::OverCeiling,
+        Refusal::GangSize,
+        Refusal::NotEvictable,
+        Refusal::EvictedTooOften,
+        Refusal::Reserved,
+        Refusal::NoPorts,
+        Refusal::NotYet,
+    ];
+    vec![("Planned later refusals", Outcome::Planned { refused: (1..).zip(refusals).collect() })]
 }
