@@ -460,6 +460,11 @@ pub(crate) struct JobTable {
 }
 
 impl JobTable {
+    /// A table of these rows, its indexes not rebuilt yet; `terminal` names those that are over, in that order.
+    pub(crate) fn from_rows(map: BTreeMap<JobId, Arc<Job>>, terminal: VecDeque<JobId>) -> Self {
+        Self { map, terminal, ..Self::default() }
+    }
+
     pub(crate) fn get(&self, id: JobId) -> Option<&Job> {
         self.map.get(&id).map(|j| &**j)
     }

@@ -120,6 +120,19 @@ impl Queue {
     }
 }
 
+/// What somebody held in one queue until it was given back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Spent {
+    pub(crate) queue: QueueId,
+    pub(crate) user: String,
+    /// Card-milliseconds.
+    pub(crate) gpu_ms: u64,
+    /// Core-milliseconds.
+    pub(crate) cpu_ms: u64,
+    /// Log time at which it was given back.
+    pub(crate) at_ms: u64,
+}
+
 /// The first bound that something would break.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverCeiling {
@@ -276,6 +289,17 @@ impl QueueTable {
                 share.held = share.held.minus(&less);
                 share.excess = share.excess.zip(&share.held, u64::min);
                 share.used.add(gpu_ms, cpu_ms, now_ms);
+            }
+        });
+    }
+
+    /// Adds use of the past to what fades, along its path; the oldest first.
+    pub(crate) fn spend(&mut self, spent: &Spent) {
+        self.along(spent.queue, |queue, own| {
+            queue.used.add(spent.gpu_ms, spent.cpu_ms, spent.at_ms);
+            if own {
+                let share = queue.users.entry(spent.user.clone()).or_default();
+                share.used.add(spent.gpu_ms, spent.cpu_ms, spent.at_ms);
             }
         });
     }

@@ -2,7 +2,10 @@
 //!
 //! Layout, little-endian: magic `ROTASNAP` (8), format u16, cluster id (16, zero before creation), applied index
 //! u64, rolling hash u64, full hash u64 (of the body), body length u64, body. The body is the tables in the order
-//! of `Body`, by `rota_protocol::codec`; indexes are not stored, they are rebuilt.
+//! of `Body`, by `rota_protocol::codec`; indexes are not stored, they are rebuilt. Every format that was ever written
+//! is read, each older one by a file of its own here; only the newest is written.
+
+mod v1;
 
 use crate::hash::Digest;
 use crate::invariant::{self, Violation};
@@ -20,9 +23,10 @@ use crate::state::token::TokenTable;
 use rota_protocol::limits::SNAPSHOT_BYTES_MAX;
 use rota_protocol::{ClusterId, codec};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"ROTASNAP";
-/// The format that this build writes and reads.
+/// The format that this build writes. It reads this one and all before it.
 pub const SNAPSHOT_FORMAT: u16 = 2;
 const HEADER_BYTES: usize = 8 + 2 + 16 + 8 * 4;
 
@@ -43,8 +47,8 @@ pub enum SnapshotError {
     /// Does not begin as a snapshot does.
     #[error("not a snapshot of rota")]
     Magic,
-    /// Written by another version.
-    #[error("format {0} is not the one that this build reads, {SNAPSHOT_FORMAT}")]
+    /// Written by a newer version.
+    #[error("format {0} is none that this build reads, 1 to {SNAPSHOT_FORMAT}")]
     Format(u16),
     /// The body's hash is not the header's.
     #[error("the body hashes to {real:016x}, the header says {said:016x}")]
@@ -68,6 +72,8 @@ pub enum SnapshotError {
 /// What a header says, for whoever wants to look before loading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotHeader {
+    /// The format of the body.
+    pub format: u16,
     /// Which cluster; zero before it was created.
     pub cluster: ClusterId,
     /// The last log index in it.
@@ -106,6 +112,24 @@ struct Body {
     history: History,
 }
 
+impl From<Body> for State {
+    fn from(body: Body) -> Self {
+        Self {
+            meta: body.meta,
+            hosts: body.hosts,
+            jobs: body.jobs,
+            attempts: body.attempts,
+            dedup: body.dedup,
+            tokens: body.tokens,
+            queues: body.queues,
+            reservations: body.reservations,
+            demand: body.demand,
+            history: Arc::new(body.history),
+            ..Self::default()
+        }
+    }
+}
+
 /// The state as bytes.
 #[must_use]
 pub fn encode(state: &State) -> Vec<u8> {
@@ -126,7 +150,7 @@ pub fn encode(state: &State) -> Vec<u8> {
 /// The header alone.
 ///
 /// # Errors
-/// Too short, not a snapshot, or another format.
+/// Too short, not a snapshot, or a newer format.
 pub fn header(bytes: &[u8]) -> Result<SnapshotHeader, SnapshotError> {
     read_header(bytes).map(|(header, _)| header)
 }
@@ -150,19 +174,9 @@ pub fn decode(bytes: &[u8]) -> Result<State, SnapshotError> {
     if real != said {
         return Err(SnapshotError::Hash { real, said });
     }
-    let body: Body = codec::decode(rest, SNAPSHOT_BYTES_MAX)?;
-    let mut state = State {
-        meta: body.meta,
-        hosts: body.hosts,
-        jobs: body.jobs,
-        attempts: body.attempts,
-        dedup: body.dedup,
-        tokens: body.tokens,
-        queues: body.queues,
-        reservations: body.reservations,
-        demand: body.demand,
-        history: std::sync::Arc::new(body.history),
-        ..State::default()
+    let mut state = match header.format {
+        1 => v1::decode(rest)?,
+        _ => State::from(codec::decode::<Body>(rest, SNAPSHOT_BYTES_MAX)?),
     };
     state.rebuild();
     if state.cluster().map_or(ClusterId(0), |c| c.id) != header.cluster {
@@ -215,10 +229,11 @@ fn read_header(bytes: &[u8]) -> Result<(SnapshotHeader, u64), SnapshotError> {
         return Err(SnapshotError::Magic);
     }
     let format = u16::from_le_bytes(take(bytes, &mut at)?);
-    if format != SNAPSHOT_FORMAT {
+    if !(1..=SNAPSHOT_FORMAT).contains(&format) {
         return Err(SnapshotError::Format(format));
     }
     let header = SnapshotHeader {
+        format,
         cluster: ClusterId(u128::from_le_bytes(take(bytes, &mut at)?)),
         index: u64::from_le_bytes(take(bytes, &mut at)?),
         rolling_hash: u64::from_le_bytes(take(bytes, &mut at)?),
