@@ -325,6 +325,7 @@ impl Attempt {
             predicted_ms: None,
             preemptible: job.is_some_and(|job| job.spec.preemptible),
             in_gang: false,
+            spared_until_ms: 0,
             port: None,
         }
     }

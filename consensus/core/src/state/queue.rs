@@ -194,7 +194,9 @@ impl QueueTable {
 
     /// The queue itself, then those above it.
     pub fn path(&self, id: QueueId) -> impl Iterator<Item = &Queue> {
-        std::iter::successors(self.get(id), |queue| self.get(queue.parent?))
+        // Parents are made before their children, so the walk ends even in damaged tables.
+        let above = |at: &QueueId| self.get(*at)?.parent.filter(|parent| parent < at);
+        std::iter::successors(Some(id), above).map_while(|at| self.get(at))
     }
 
     /// Whether `id` is `above` or lies below it.
@@ -309,9 +311,13 @@ impl QueueTable {
         self.by_name = self.iter().map(|queue| (queue.spec.name.clone(), queue.id)).collect();
     }
 
-    /// No queue was handed a number that the counter has not reached.
+    /// No queue was handed a number that the counter has not reached, and each lies in one that is older.
     pub(crate) fn numbers_are_sound(&self) -> bool {
-        self.map.last_key_value().is_none_or(|(id, _)| id.0 <= self.next)
+        let rooted = |queue: &Queue| match queue.parent {
+            Some(parent) => parent < queue.id && self.get(parent).is_some(),
+            None => true,
+        };
+        self.map.iter().all(|(id, queue)| *id == queue.id && id.0 <= self.next && rooted(queue))
     }
 
     fn along(&mut self, id: QueueId, mut change: impl FnMut(&mut Queue, bool)) {
@@ -321,7 +327,7 @@ impl QueueTable {
                 return;
             };
             change(queue, at == id);
-            next = queue.parent;
+            next = queue.parent.filter(|parent| *parent < at);
         }
     }
 }
