@@ -6,7 +6,7 @@
 
 use crate::fit;
 use crate::state::State;
-use crate::state::attempt::{self, AttemptTable};
+use crate::state::attempt;
 use crate::state::dedup::DedupTable;
 use crate::state::host::{self, DeviceUse, Holder, HostLife, LaunchRecord};
 use crate::state::job::{self, Avoid, JobTable};
