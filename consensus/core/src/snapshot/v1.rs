@@ -8,6 +8,7 @@ use crate::fit;
 use crate::state::State;
 use crate::state::attempt;
 use crate::state::dedup::DedupTable;
+use crate::state::history::{Basis, History};
 use crate::state::host::{self, DeviceUse, Holder, HostLife, LaunchRecord};
 use crate::state::job::{self, Avoid, JobTable};
 use crate::state::meta::Meta;
@@ -187,12 +188,10 @@ impl Host {
     }
 }
 
-/// All jobs, each in a queue of its tenant's name; queues are numbered as they would have been at submission. What
-/// the records still tell of past use counts for fair share, and past asks count as demand.
+/// All jobs, each in a queue of its tenant's name; queues are numbered as they would have been at submission.
 fn jobs(state: &mut State, old: Jobs) -> JobTable {
-    let mut spent = Vec::new();
-    let mut rows = BTreeMap::new();
-    for (id, row) in old.map {
+    let mut rows: Vec<job::Job> = Vec::with_capacity(old.map.len());
+    for (_, row) in old.map {
         let queue = match state.queues.named(&row.tenant) {
             Some(own) => own.id,
             None => state.queues.set(QueueSpec::open(&row.tenant)),
@@ -202,27 +201,41 @@ fn jobs(state: &mut State, old: Jobs) -> JobTable {
             state.queues.count_job(queue, true);
         }
         state.demand.note(&job.spec.ask, job.tasks());
-        spent.extend(job.ended.iter().map(|ended| spent_by(&job, ended)));
-        rows.insert(id, Arc::new(job));
+        rows.push(job);
     }
-    spent.sort_by_key(|one| one.at_ms);
-    for one in &spent {
-        state.queues.spend(one);
+    let history = past(state, &rows);
+    for job in rows.iter_mut().filter(|job| !job.state.is_terminal()) {
+        let foreseen = history.predict(&job.history_key(), job.spec.time_limit_ms);
+        job.predicted_ms = (foreseen.basis != Basis::None).then_some(foreseen.ms);
     }
-    JobTable::from_rows(rows, old.terminal)
+    state.history = Arc::new(history);
+    JobTable::from_rows(rows.into_iter().map(|job| (job.id, Arc::new(job))).collect(), old.terminal)
 }
 
-/// From grant to release, as it was metered.
-fn spent_by(job: &job::Job, ended: &attempt::EndedAttempt) -> Spent {
-    let held_ms = ended.ended_ms.saturating_sub(ended.granted_ms);
-    let of = |milli: u32| held_ms.saturating_mul(u64::from(milli)) / 1_000;
-    Spent {
-        queue: job.queue,
-        user: job.user.clone(),
-        gpu_ms: of(job.spec.ask.gpu_milli),
-        cpu_ms: of(job.spec.ask.cpus_milli),
-        at_ms: ended.ended_ms,
+/// What the records still tell of the past: use counts for fair share as it was metered, from grant to release; runs
+/// that ended by themselves say how long such jobs run.
+fn past(state: &mut State, jobs: &[job::Job]) -> History {
+    let mut history = History::default();
+    let all = jobs.iter().flat_map(|job| job.ended.iter().map(move |ended| (job, ended)));
+    let mut ended: Vec<(&job::Job, &attempt::EndedAttempt)> = all.collect();
+    ended.sort_by_key(|(_, ended)| (ended.ended_ms, ended.token));
+    for (job, ended) in ended {
+        let held_ms = ended.ended_ms.saturating_sub(ended.granted_ms);
+        let of = |milli: u32| held_ms.saturating_mul(u64::from(milli)) / 1_000;
+        state.queues.spend(&Spent {
+            queue: job.queue,
+            user: &job.user,
+            gpu_ms: of(job.spec.ask.gpu_milli),
+            cpu_ms: of(job.spec.ask.cpus_milli),
+            at_ms: ended.ended_ms,
+        });
+        // Whether its end was asked was not kept; if it was, the task is among the cancelled ones.
+        let cancelled = job.ordinal(ended.index).is_none_or(|ordinal| job.cancelled.contains(ordinal));
+        if let Some(ran_ms) = ended.ran_ms.filter(|_| ended.end.is_users() && !cancelled) {
+            history.record(&job.history_key(), job.spec.time_limit_ms, ran_ms);
+        }
     }
+    history
 }
 
 impl Job {
@@ -322,7 +335,7 @@ impl Attempt {
             priority: job.map(|job| job.priority).unwrap_or_default(),
             limit_ms: job.and_then(|job| job.spec.time_limit_ms),
             grace_ms: job.and_then(|job| job.spec.grace_ms),
-            predicted_ms: None,
+            predicted_ms: job.and_then(|job| job.predicted_ms),
             preemptible: job.is_some_and(|job| job.spec.preemptible),
             in_gang: false,
             spared_until_ms: 0,

@@ -122,9 +122,9 @@ impl Queue {
 
 /// What somebody held in one queue until it was given back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Spent {
+pub(crate) struct Spent<'a> {
     pub(crate) queue: QueueId,
-    pub(crate) user: String,
+    pub(crate) user: &'a str,
     /// Card-milliseconds.
     pub(crate) gpu_ms: u64,
     /// Core-milliseconds.
@@ -296,11 +296,11 @@ impl QueueTable {
     }
 
     /// Adds use of the past to what fades, along its path; the oldest first.
-    pub(crate) fn spend(&mut self, spent: &Spent) {
+    pub(crate) fn spend(&mut self, spent: &Spent<'_>) {
         self.along(spent.queue, |queue, own| {
             queue.used.add(spent.gpu_ms, spent.cpu_ms, spent.at_ms);
             if own {
-                let share = queue.users.entry(spent.user.clone()).or_default();
+                let share = queue.users.entry(spent.user.to_owned()).or_default();
                 share.used.add(spent.gpu_ms, spent.cpu_ms, spent.at_ms);
             }
         });

@@ -64,6 +64,9 @@ fn the_first_format_becomes_queues_shares_and_accounts() {
     let used = &state.host(attempt.host).expect("known").used.devices[&attempt.devices[0]];
     assert_eq!(used.tenant, "t");
     assert_eq!(used.holders, [Holder { token: attempt.token, milli: 1_000, vram_mib: 144_384 }]);
+    // Three runs ended by themselves: kinds of two cards, of none, and the user's own.
+    assert_eq!(state.history().len(), 3);
+    assert_eq!(state.job(JobId(5)).and_then(|job| job.predicted_ms), Some(1_000));
     // One plain task each, and the array as many as count at most for one job.
     assert_eq!(state.demand().counts().map(|(_, count)| count >> 16).sum::<u64>(), 5 + 1_024);
 }
@@ -270,6 +273,7 @@ fn has_something_of_everything(state: &State) {
     assert!(state.hosts().any(|h| h.evict_at_ms.is_some() && h.drain.is_some()));
     assert!(state.hosts().any(|h| !h.used.ports.is_empty()));
     assert!(state.demand().counts().count() > 1);
+    assert!(!state.history().is_empty());
 }
 
 fn part(lab: &Lab, index: u32, host: u64, devices: &[&str]) -> Part {
