@@ -5,7 +5,10 @@ use crate::config::{Payload, Tuning};
 use crate::log::LogError;
 use crate::{AppliedNote, StartError};
 use rota_protocol::ErrorCode;
-use rota_protocol::command::Entry;
+use rota_protocol::ask::Ask;
+use rota_protocol::command::{Entry, LOG_FORMAT};
+use rota_protocol::job::{Actor, ArraySpec, JobSpec, Role};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -114,7 +117,7 @@ async fn an_entry_of_a_newer_format_halts_the_peer() {
     let cluster = Cluster::found().await;
     let peer = cluster.peer(1);
     let before = peer.fingerprint();
-    let newer = Entry { format: 2, at_ms: 1, proposals: Vec::new() };
+    let newer = Entry { format: LOG_FORMAT + 1, at_ms: 1, proposals: Vec::new() };
     let bytes = rota_protocol::codec::encode(&newer).expect("encodes");
     let written = peer.0.raft.client_write(Payload(bytes.into())).await;
     assert!(written.is_err());
@@ -122,6 +125,43 @@ async fn an_entry_of_a_newer_format_halts_the_peer() {
     let told = tokio::time::timeout(PATIENCE, failed.wait_for(Option::is_some)).await;
     assert!(told.expect("told").is_ok());
     assert_eq!(peer.fingerprint(), before, "nothing was applied in its place");
+}
+
+/// Fault R7: what a peer wrote in the first format is applied as it was meant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_of_the_first_format_is_applied() {
+    let cluster = Cluster::found().await;
+    let peer = cluster.peer(1);
+    // By hand, field by field: nothing writes that format any more.
+    let (devices, labels) = (BTreeMap::<String, u32>::new(), BTreeMap::<String, String>::new());
+    let ask = (2_000_u32, vec!["H100"], 0_u64, 3_000_u32, 4_u64, devices, labels);
+    let (env, array) = (Vec::<(Vec<u8>, Vec<u8>)>::new(), None::<ArraySpec>);
+    let bounds = (70_u16, Some(60_000_u64), None::<u32>, 1_u16, None::<(u32, u32)>);
+    let spec = ("old", vec![b"true".to_vec()], env, b"/tmp".to_vec(), ask, array, bounds);
+    let actor = Actor { tenant: "lab".into(), user: "ann".into(), role: Role::Submitter };
+    let submit = 6_u32;
+    let (format, at_ms, count) = (1_u16, 1_u64, 1_u64);
+    let fields = (format, at_ms, count, cluster.request(), actor, submit, spec);
+    let bytes = rota_protocol::codec::encode(&fields).expect("encodes");
+    peer.0.raft.client_write(Payload(bytes.into())).await.expect("applied");
+    let spec = peer.read(|state| state.jobs().last().map(|job| (*job.spec).clone())).expect("accepted");
+    let want = JobSpec {
+        name: "old".into(),
+        argv: vec![b"true".to_vec()],
+        workdir: b"/tmp".to_vec(),
+        ask: Ask {
+            gpu_milli: 2_000,
+            gpu_models: vec!["H100".into()],
+            cpus_milli: 3_000,
+            mem_mib: 4,
+            ..Ask::default()
+        },
+        priority: 70,
+        time_limit_ms: Some(60_000),
+        retries: 1,
+        ..JobSpec::default()
+    };
+    assert_eq!(spec, want);
 }
 
 /// Everyone who watches hears of what an entry changed, once, in order.
