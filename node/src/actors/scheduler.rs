@@ -6,10 +6,11 @@ use crate::io::clock;
 use crate::node::Node;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use rota_core::placement::{PlanConfig, Planner, View};
-use rota_protocol::RequestId;
 use rota_protocol::command::{Command, Proposal};
 use rota_protocol::job::Actor as Author;
 use rota_protocol::plan::Plan;
+use rota_protocol::{HostId, RequestId};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(1_000);
 /// How long a plan may take to commit; after it the next round starts from the state again.
 const COMMIT_DEADLINE: Duration = Duration::from_millis(2_000);
+/// Plans in a row of which every move was refused; after them the next tick is waited for.
+const REFUSED_MAX: u32 = 3;
 /// Rounds in a row before the actor looks at its mailbox again.
 const ROUNDS_MAX: usize = 16;
 
@@ -35,6 +38,10 @@ pub struct Scheduler;
 pub struct State {
     node: Arc<Node>,
     planner: Planner,
+    /// Hosts that the last round was to avoid.
+    avoided: BTreeSet<HostId>,
+    /// Rounds in a row of which every move was refused.
+    refused: u32,
 }
 
 impl Actor for Scheduler {
@@ -44,7 +51,7 @@ impl Actor for Scheduler {
 
     async fn pre_start(&self, myself: ActorRef<Msg>, node: Arc<Node>) -> Result<State, ActorProcessingErr> {
         myself.send_interval(TICK, || Msg::Tick);
-        Ok(State { node, planner: Planner::default() })
+        Ok(State { node, planner: Planner::default(), avoided: BTreeSet::new(), refused: 0 })
     }
 
     async fn handle(
@@ -54,8 +61,9 @@ impl Actor for Scheduler {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         super::failpoint::hit("scheduler");
-        if let Msg::Wake = message {
-            state.node.doors.scheduler.answered();
+        match message {
+            Msg::Wake => state.node.doors.scheduler.answered(),
+            Msg::Tick => state.refused = 0,
         }
         for _ in 0..ROUNDS_MAX {
             if !round(state).await {
@@ -70,15 +78,20 @@ impl Actor for Scheduler {
 /// One round; true when another may find more.
 async fn round(state: &mut State) -> bool {
     let node = &state.node;
-    if !node.consensus.leadership().borrow().leading {
+    if !node.consensus.leadership().borrow().leading || state.refused >= REFUSED_MAX {
         return false;
     }
     let now_ms = clock::wall_ms();
-    let look = |replica: &rota_core::State| replica.wants_planning(now_ms).then(|| View::of(replica, now_ms));
+    let config = PlanConfig { avoid_hosts: node.suspected(), ..PlanConfig::default() };
+    let same_hosts = state.avoided == config.avoid_hosts;
+    let look = |replica: &rota_core::State| {
+        let quiet = same_hosts && state.planner.is_quiet(replica.applied_index(), now_ms);
+        (!quiet && replica.wants_planning(now_ms)).then(|| View::of(replica, now_ms))
+    };
     let Some(view) = node.consensus.read(look) else {
         return false;
     };
-    let config = PlanConfig { avoid_hosts: node.suspected(), ..PlanConfig::default() };
+    state.avoided.clone_from(&config.avoid_hosts);
     let started = std::time::Instant::now();
     let is_cut = view.is_cut;
     let plan = state.planner.plan(&view, &config, now_ms);
@@ -88,23 +101,31 @@ async fn round(state: &mut State) -> bool {
     if plan.moves.is_empty() {
         return false;
     }
-    let full = is_cut || plan.moves.len() >= config.moves_max;
-    metrics::counter!(crate::meters::PLAN_MOVES).increment(plan.moves.len() as u64);
-    match commit(node, plan).await {
-        // Refused moves mean that the state moved on under the plan: look again at once.
-        Some(refused) => full || refused,
-        None => false,
-    }
+    let moves = plan.moves.len();
+    metrics::counter!(crate::meters::PLAN_MOVES).increment(moves as u64);
+    let Some(refused) = commit(node, plan).await else {
+        return false;
+    };
+    // Once may be the state that moved on under the plan; again and again is a plan that apply will never take.
+    state.refused = if refused == moves { state.refused + 1 } else { 0 };
+    // Refused moves mean that the state moved on under the plan: look again at once.
+    is_cut || moves >= config.moves_max || refused > 0
 }
 
-/// Whether any move was refused; none when the plan was not committed.
-async fn commit(node: &Node, plan: Plan) -> Option<bool> {
+/// How many moves were refused; none when the plan was not committed.
+async fn commit(node: &Node, plan: Plan) -> Option<usize> {
     let proposal =
         Proposal { request: RequestId::NONE, actor: Author::system(), command: Command::CommitPlan { plan } };
     match node.consensus.propose(vec![proposal], COMMIT_DEADLINE).await {
-        Ok(outcomes) => Some(outcomes.iter().any(|outcome| {
-            matches!(outcome, rota_protocol::command::Outcome::Planned { refused } if !refused.is_empty())
-        })),
+        Ok(outcomes) => Some(
+            outcomes
+                .iter()
+                .map(|outcome| match outcome {
+                    rota_protocol::command::Outcome::Planned { refused } => refused.len(),
+                    _ => 0,
+                })
+                .sum(),
+        ),
         Err(error) => {
             tracing::warn!(%error, "a plan was not committed");
             None

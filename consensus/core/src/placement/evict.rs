@@ -254,6 +254,9 @@ impl<'p> Round<'p> {
             EndReason::Preempt => job.priority >= attempt.priority.saturating_add(PREEMPT_GAP),
             _ => attempt.queue != job.queue,
         };
+        if attempt.preemptible && allowed {
+            self.wake_at(attempt.spared_until_ms);
+        }
         attempt.preemptible
             && allowed
             && self.now_ms >= attempt.spared_until_ms

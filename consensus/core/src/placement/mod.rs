@@ -32,6 +32,10 @@ use sites::Ground;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// A round is due after this even if nothing is known to have changed, in ms: should a time be overlooked, it costs a
+/// minute.
+const QUIET_MS_MAX: u64 = 60_000;
+
 /// What a round may do. One set of values serves all workloads; tests and replays may differ.
 #[derive(Debug, Clone)]
 pub struct PlanConfig {
@@ -77,6 +81,8 @@ impl Default for PlanConfig {
 #[derive(Debug, Clone, Default)]
 pub struct Planner {
     ground: Ground,
+    /// The index and the time until which a round is known to give nothing.
+    quiet: Option<(u64, u64)>,
 }
 
 impl Planner {
@@ -85,9 +91,18 @@ impl Planner {
     pub fn plan(&mut self, view: &View, config: &PlanConfig, now_ms: u64) -> Plan {
         let mut round = Round::new(view, config, &mut self.ground, now_ms);
         round.run();
-        let plan = round.plan();
+        let (plan, wake_ms) = round.plan();
+        self.quiet = plan.moves.is_empty().then_some((view.index, wake_ms.min(now_ms + QUIET_MS_MAX)));
         debug_assert_eq!(check_plan(view, config, now_ms, &plan), Vec::<String>::new());
         plan
+    }
+
+    /// A round at `now_ms` over the state of log index `index` would give nothing: the last one gave nothing, and
+    /// neither the state nor anything that time alone changes is different. Not to be asked when other hosts are to be
+    /// avoided than then.
+    #[must_use]
+    pub fn is_quiet(&self, index: u64, now_ms: u64) -> bool {
+        self.quiet.is_some_and(|(at, until_ms)| at == index && now_ms < until_ms)
     }
 
     /// What a round makes of one waiting job, host by host. A job whose class is out of the round before its turn is

@@ -48,6 +48,7 @@ impl<'p> Round<'p> {
     /// Long enough to want a promise.
     fn has_waited(&self, job: &Job) -> bool {
         let since_ms = job.submitted_ms.max(job.earliest_ms());
+        self.wake_at(since_ms.saturating_add(self.config.promise_after_ms));
         self.now_ms >= since_ms && self.now_ms - since_ms >= self.config.promise_after_ms
     }
 

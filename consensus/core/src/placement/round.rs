@@ -17,6 +17,7 @@ use rota_protocol::plan::{Move, Part, Plan};
 use rota_protocol::queue::Amounts;
 use rota_protocol::work::Layout;
 use rota_protocol::{DeviceUuid, JobId, Token};
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
@@ -40,6 +41,8 @@ pub(super) struct Round<'p> {
     pub(super) guards: Guards,
     pub(super) reserved: ReservedHosts<'p>,
     pub(super) moves: Vec<Move>,
+    /// The first time at which something would be different although nothing happened.
+    wake_ms: Cell<u64>,
     /// Attempts that the round asks to end.
     pub(super) victims: BTreeSet<Token>,
     /// Searches for victims so far.
@@ -92,6 +95,7 @@ impl<'p> Round<'p> {
             guards: Guards::new(now_ms, config.default_limit_ms, config.grace_ms),
             reserved: ReservedHosts::new(view.reservations.iter().map(|row| &**row)),
             moves: Vec::new(),
+            wake_ms: Cell::new(u64::MAX),
             victims: BTreeSet::new(),
             searches: 0,
             started: BTreeMap::new(),
@@ -108,6 +112,7 @@ impl<'p> Round<'p> {
 
     /// The whole round.
     pub(super) fn run(&mut self) {
+        self.note_times();
         self.lapse();
         self.drain_and_trim();
         self.keep_promises();
@@ -116,8 +121,34 @@ impl<'p> Round<'p> {
         self.promise_to_the_oldest();
     }
 
-    pub(super) fn plan(self) -> Plan {
-        Plan { seen_index: self.view.index, moves: self.moves }
+    /// The plan, and the first time at which a round over the same view would differ.
+    pub(super) fn plan(self) -> (Plan, u64) {
+        (Plan { seen_index: self.view.index, moves: self.moves }, self.wake_ms.get())
+    }
+
+    /// From `at_ms` on something is different, if that lies ahead.
+    pub(super) fn wake_at(&self, at_ms: u64) {
+        if at_ms > self.now_ms {
+            self.wake_ms.set(self.wake_ms.get().min(at_ms));
+        }
+    }
+
+    /// What is known to change with time alone, beside what the phases come across.
+    fn note_times(&self) {
+        for row in &self.view.hosts {
+            let host = &row.host;
+            for at_ms in host.evict_at_ms.iter().chain(host.launches.suspended_until_ms().iter()) {
+                self.wake_at(*at_ms);
+            }
+        }
+        for row in &self.view.reservations {
+            self.wake_at(row.start_ms);
+            self.wake_at(row.end_ms);
+        }
+        for promise in self.view.promised.iter().filter_map(|job| job.promise.as_ref()) {
+            self.wake_at(promise.at_ms);
+            self.wake_at(promise.at_ms.saturating_add(1));
+        }
     }
 
     fn lapse(&mut self) {
@@ -178,6 +209,8 @@ impl<'p> Round<'p> {
 
     /// Starts a job, or sees to it that it can start later.
     fn consider(&mut self, job: &'p Arc<Job>, alone: bool) -> Tried {
+        self.wake_at(job.earliest_ms());
+        self.wake_at(job.spec.deadline_ms.unwrap_or(0));
         if self.now_ms < job.earliest_ms() || self.is_late(job) {
             return Tried::Waits;
         }
@@ -324,7 +357,10 @@ impl<'p> Round<'p> {
     /// Back-off, or hosts reserved for others.
     pub(super) fn keeps_away(&self, at: usize, job: &Job, ends_ms: u64) -> bool {
         let host = self.ground.sites[at].id();
-        let backs_off = job.avoid.get(&host).is_some_and(|avoid| self.now_ms < avoid.until_ms);
+        let backs_off = job.avoid.get(&host).is_some_and(|avoid| {
+            self.wake_at(avoid.until_ms);
+            self.now_ms < avoid.until_ms
+        });
         let until_ms = job.spec.time_limit_ms.map(|_| ends_ms);
         backs_off
             || self.reserved.any(host)

@@ -130,6 +130,14 @@ pub struct LaunchRecord {
     pub(crate) suspension: Option<Suspension>,
 }
 
+impl LaunchRecord {
+    /// When the newest suspension ends, or ended.
+    #[must_use]
+    pub fn suspended_until_ms(&self) -> Option<u64> {
+        self.suspension.as_ref().map(|suspension| suspension.until_ms)
+    }
+}
+
 /// Whether a host's lease holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HostLife {

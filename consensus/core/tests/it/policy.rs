@@ -444,3 +444,29 @@ fn a_kept_planner_is_a_fresh_planner() {
         }
     }
 }
+
+/// A round that gave nothing says until when it will; at that time, and not before, something is different.
+#[test]
+fn a_quiet_planner_knows_when_to_look_again() {
+    let mut lab = Lab::with(&["h1 gpus=1xA100:80GiB"]);
+    lab.submit("gpus=1");
+    settle(&mut lab);
+    let begin_ms = lab.now_ms + 3_000;
+    let later = lab.submit(&format!("cpus=1 begin={begin_ms}"));
+    let mut planner = Planner::default();
+    let mut looks = 0;
+    while lab.state_of(later) == "pending" {
+        lab.now_ms += 250;
+        assert!(lab.now_ms <= begin_ms, "overslept");
+        if planner.is_quiet(lab.state.applied_index(), lab.now_ms) {
+            continue;
+        }
+        looks += 1;
+        let plan = planner.plan(&View::of(&lab.state, lab.now_ms), &PlanConfig::default(), lab.now_ms);
+        if !plan.moves.is_empty() {
+            lab.system(Command::CommitPlan { plan });
+        }
+    }
+    assert_eq!(lab.now_ms, begin_ms);
+    assert!(looks <= 3, "{looks} looks");
+}
