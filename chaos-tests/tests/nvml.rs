@@ -107,6 +107,7 @@ async fn cards_are_found_with_what_the_driver_tells() {
     assert_eq!(card.vram_mib, Some(80 << 10));
     assert_eq!(card.bus.as_deref(), Some("00000000:3B:00.0"));
     assert_eq!(card.index, Some(1), "where the driver lists it, for people");
+    assert_eq!(card.compute_cap, Some(90));
     let readings = inventory.readings().await;
     let reading = readings.iter().find(|r| r.uuid == card.uuid).expect("a reading of each card");
     assert_eq!(reading.busy_permille, Some(70));
@@ -307,10 +308,11 @@ async fn weird_values_are_absent_and_never_capacity() {
         busy: u32::MAX,
         temperature: u32::MAX,
         power: u32::MAX,
+        capability: u32::MAX,
         ..Card::new("A")
     };
     let zero = Card { name: Vec::new(), total: 0, used: 5, busy: 0, ..Card::new("B") };
-    let not_text = Card { name: vec![0xff, 0xfe], ..Card::new("C") };
+    let not_text = Card { name: vec![0xff, 0xfe], ..Card::new("C") }.failing("capability", code::UNKNOWN);
     let long = Card { name: vec![b'x'; 10_000], ..Card::new("D") };
     let nameless = Card { uuid: Vec::new(), ..Card::new("") };
     let comma = Card { uuid: b"E,F".to_vec(), ..Card::new("") };
@@ -321,6 +323,8 @@ async fn weird_values_are_absent_and_never_capacity() {
     assert!(gpus(&facts).iter().all(|d| d.model.is_empty()));
     assert_eq!((gpus(&facts)[0].vram_mib, gpus(&facts)[1].vram_mib), (None, None));
     assert_eq!(gpus(&facts)[0].bus, None);
+    let caps: Vec<_> = gpus(&facts).iter().map(|d| d.compute_cap).collect();
+    assert_eq!(caps, [None, Some(90), None, Some(90)], "a call that fails leaves the card as it is");
     assert_eq!(inventory.notes().iter().filter(|n| n.contains("uuid")).count(), 2);
     let readings = inventory.readings().await;
     let of_a = readings.iter().find(|r| r.uuid.0 == "A").expect("a reading");

@@ -4,12 +4,16 @@
 //! Transport: frames ([`crate::frame`]) over the agent's unix socket (the kernel vouches for the user) or over
 //! QUIC with the API's ALPN (the first request must be `Authenticate`).
 
-use crate::command::TokenUse;
+use crate::command::{JobChange, TokenUse};
 use crate::error::PublicError;
 use crate::ids::{HostId, JobId, RequestId, Token};
 use crate::job::{Actor, JobSpec, JobState};
+use crate::queue::QueueSpec;
+use crate::reservation::ReservedFor;
 use crate::secret::Secret;
-use crate::view::{ClusterView, DeviceRow, DoctorRow, HostRow, JobRow, JobView, WhyView};
+use crate::view::{
+    Accepted, ClusterView, DeviceRow, DoctorRow, HostRow, JobRow, JobView, QueueRow, ReservationRow, WhyView,
+};
 use serde::{Deserialize, Serialize};
 
 /// A request with its number.
@@ -185,6 +189,122 @@ pub enum ApiRequest {
     },
     /// Who the caller is to the cluster, and its newest job.
     Me,
+    /// Like `Submit`, answered by `Accepted`: with what the cluster made of each job.
+    SubmitNoted {
+        /// Request ids and specs.
+        jobs: Vec<(RequestId, JobSpec)>,
+    },
+    /// Make a queue, or give it new rules.
+    SetQueue {
+        /// Deduplicates.
+        request: RequestId,
+        /// Its path and rules.
+        queue: QueueSpec,
+    },
+    /// Remove a queue that has no open jobs and no children.
+    RemoveQueue {
+        /// Deduplicates.
+        request: RequestId,
+        /// Its path.
+        name: String,
+    },
+    /// List queues.
+    Queues {
+        /// How fresh.
+        freshness: Freshness,
+    },
+    /// Hold a job, release it, change its priority, or queue it again.
+    Adjust {
+        /// Deduplicates.
+        request: RequestId,
+        /// Which job.
+        job: JobId,
+        /// What to change.
+        change: JobChange,
+    },
+    /// Keep hosts for a time.
+    Reserve {
+        /// Deduplicates.
+        request: RequestId,
+        /// Which, when, for whom.
+        reservation: ReservationAsk,
+    },
+    /// Give reserved hosts back.
+    Unreserve {
+        /// Deduplicates.
+        request: RequestId,
+        /// The reservation's name.
+        name: String,
+    },
+    /// List reservations.
+    Reservations {
+        /// How fresh.
+        freshness: Freshness,
+    },
+    /// Drain with a rule for what runs.
+    DrainWith {
+        /// Deduplicates.
+        request: RequestId,
+        /// Name or number.
+        host: String,
+        /// For people.
+        reason: String,
+        /// What runs is asked to end after this time, in ms; none: it may finish.
+        evict_in_ms: Option<u64>,
+    },
+}
+
+impl ApiRequest {
+    /// Changes nothing.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        match self {
+            Self::Submit { .. }
+            | Self::SubmitNoted { .. }
+            | Self::Cancel { .. }
+            | Self::Signal { .. }
+            | Self::Drain { .. }
+            | Self::DrainWith { .. }
+            | Self::Undrain { .. }
+            | Self::MintToken { .. }
+            | Self::SetQueue { .. }
+            | Self::RemoveQueue { .. }
+            | Self::Adjust { .. }
+            | Self::Reserve { .. }
+            | Self::Unreserve { .. } => false,
+            Self::Authenticate { .. }
+            | Self::Queue { .. }
+            | Self::Show { .. }
+            | Self::Why { .. }
+            | Self::Watch { .. }
+            | Self::Logs { .. }
+            | Self::Hosts { .. }
+            | Self::Devices { .. }
+            | Self::Cluster { .. }
+            | Self::Doctor
+            | Self::Digest { .. }
+            | Self::Me
+            | Self::Queues { .. }
+            | Self::Reservations { .. } => true,
+        }
+    }
+}
+
+/// A reservation as a person asks for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservationAsk {
+    /// For people, unique.
+    pub name: String,
+    /// Names or numbers of hosts.
+    pub hosts: Vec<String>,
+    /// From when, ms since the epoch.
+    pub start_ms: u64,
+    /// Until when, ms since the epoch.
+    pub end_ms: u64,
+    /// Whom it is for.
+    pub kept_for: ReservedFor,
+    /// Why, for people.
+    pub reason: String,
 }
 
 /// What can be answered.
@@ -256,6 +376,22 @@ pub enum ApiReply {
         actor: Actor,
         /// The newest job that this user submitted and that is still known.
         last: Option<JobId>,
+    },
+    /// One result for each job submitted, in order.
+    Accepted(Vec<Result<Accepted, PublicError>>),
+    /// Queues.
+    Queues {
+        /// Log index of the copy.
+        index: u64,
+        /// Rows by path.
+        rows: Vec<QueueRow>,
+    },
+    /// Reservations.
+    Reservations {
+        /// Log index of the copy.
+        index: u64,
+        /// Rows by start.
+        rows: Vec<ReservationRow>,
     },
 }
 

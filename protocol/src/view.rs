@@ -3,6 +3,8 @@
 use crate::device::{DeviceFacts, DeviceReading};
 use crate::ids::{BootId, ClusterId, HostId, JobId, LeaseEpoch, TaskId, Token};
 use crate::job::{AttemptEnd, AttemptState, JobSpec, JobState};
+use crate::queue::{Amounts, QueueSpec};
+use crate::reservation::ReservationSpec;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -56,6 +58,19 @@ pub struct JobRow {
     pub ask: String,
     /// Hosts of live attempts, or the short reason for waiting in round brackets.
     pub place: String,
+}
+
+/// A job that was accepted, and what became of its spec on the way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// Its number.
+    pub job: JobId,
+    /// The queue that it counts for.
+    pub queue: String,
+    /// Longest run of one attempt as stored, in ms: the queue's where the job names none.
+    pub time_limit_ms: Option<u64>,
+    /// What its user should know: rules that stand above the job's own, an ask that no host meets yet.
+    pub notes: Vec<String>,
 }
 
 /// One attempt, live or ended.
@@ -222,6 +237,40 @@ pub struct DeviceRow {
     pub held_by: Vec<DeviceHold>,
     /// The newest reading that gossip brought, if any.
     pub reading: Option<DeviceReading>,
+}
+
+/// One queue with what is held in it, all below it included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueRow {
+    /// Its path and rules.
+    pub spec: QueueSpec,
+    /// Held now.
+    pub held: Amounts,
+    /// Jobs of which nothing runs and something waits.
+    pub jobs_waiting: u64,
+    /// Jobs that are not over.
+    pub jobs_open: u64,
+    /// Live attempts.
+    pub tasks_running: u64,
+    /// Use that still counts, in card-milliseconds: half of what was used a week ago.
+    pub used_gpu_ms: u64,
+    /// The same in core-milliseconds.
+    pub used_cpu_ms: u64,
+    /// The largest part that it holds of anything that the cluster has.
+    pub share_permille: u32,
+}
+
+/// One reservation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservationRow {
+    /// Which hosts, when, for whom.
+    pub spec: ReservationSpec,
+    /// Names of its hosts, in their order.
+    pub host_names: Vec<String>,
+    /// Its time has come.
+    pub active: bool,
+    /// Live attempts on its hosts of those for whom it is not.
+    pub foreign_tasks: u64,
 }
 
 /// One peer as agreement sees it.

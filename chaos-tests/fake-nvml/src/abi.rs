@@ -1,7 +1,7 @@
 //! The C interface: each exported call reads the script and answers as NVML does. Layouts follow `nvml.h`.
 
 use crate::script::{Card, Script, code};
-use std::ffi::{CStr, c_char, c_uint, c_ulonglong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::Mutex;
 use std::time::Duration;
 use std::{fs, ptr, thread};
@@ -318,6 +318,24 @@ pub unsafe extern "C" fn nvmlDeviceGetTemperature(
 pub unsafe extern "C" fn nvmlDeviceGetPowerUsage(device: *mut c_void, milliwatts: *mut c_uint) -> c_uint {
     // SAFETY: by this function's contract.
     unsafe { answer(milliwatts, ask(device, "power").map(|(card, _)| card.power)) }
+}
+
+/// The compute capability.
+///
+/// # Safety
+/// `major` and `minor` must be valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(
+    device: *mut c_void,
+    major: *mut c_int,
+    minor: *mut c_int,
+) -> c_uint {
+    let tenths = ask(device, "capability").map(|(card, _)| card.capability);
+    // SAFETY: by this function's contract.
+    unsafe {
+        answer(minor, tenths.map(|tenths| (tenths % 10).cast_signed()));
+        answer(major, tenths.map(|tenths| (tenths / 10).cast_signed()))
+    }
 }
 
 /// Whether the card is cut into slices.

@@ -11,12 +11,13 @@
 //! busy=7                       percent
 //! temperature=33               degrees Celsius
 //! power=71000                  mW
+//! capability=90                compute capability in tenths
 //! slice=MIG-a1 10737418240     a MIG slice and its bytes; a card with slices is in MIG mode
 //! fail.memory=15               the return code of one call, or of all with `fail.*`
 //! hang=temperature             a call that does not return as long as this line is here, or all with `*`
 //! ```
 //!
-//! Calls are `handle uuid name bus memory utilization temperature power mig`. Values are bytes up to the line's end.
+//! Calls are `handle uuid name bus memory utilization temperature power mig capability`. Values are bytes up to the line's end.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -77,6 +78,8 @@ pub struct Card {
     pub temperature: u32,
     /// In mW.
     pub power: u32,
+    /// Compute capability in tenths.
+    pub capability: u32,
     /// MIG slices: UUID and memory in bytes.
     pub slices: Vec<(Vec<u8>, u64)>,
     /// Return code by call.
@@ -98,6 +101,7 @@ impl Card {
             busy: 7,
             temperature: 33,
             power: 71_000,
+            capability: 90,
             ..Self::default()
         }
     }
@@ -164,6 +168,7 @@ impl Script {
             line("busy", card.busy.to_string().as_bytes());
             line("temperature", card.temperature.to_string().as_bytes());
             line("power", card.power.to_string().as_bytes());
+            line("capability", card.capability.to_string().as_bytes());
             for (uuid, bytes) in &card.slices {
                 line("slice", &[uuid, b" ".as_slice(), bytes.to_string().as_bytes()].concat());
             }
@@ -208,6 +213,7 @@ impl Card {
             "busy" => self.busy = small(value),
             "temperature" => self.temperature = small(value),
             "power" => self.power = small(value),
+            "capability" => self.capability = small(value),
             "slice" => {
                 let at = value.iter().position(|b| *b == b' ').unwrap_or(value.len());
                 self.slices.push((value[..at].to_vec(), number(&value[(at + 1).min(value.len())..])));

@@ -5,6 +5,7 @@
 
 pub mod caller;
 pub mod logs;
+mod notes;
 pub mod read;
 pub mod session;
 pub mod write;

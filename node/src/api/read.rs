@@ -62,6 +62,22 @@ pub(super) async fn answer(
             }
             Ok(ApiReply::Devices { index, rows })
         }
+        ApiRequest::Queues { freshness } => {
+            barrier(node, freshness).await?;
+            let now_ms = crate::io::clock::wall_ms();
+            Ok(node.consensus.read(|state| ApiReply::Queues {
+                index: state.applied_index(),
+                rows: view::queues(state, &caller.actor, now_ms),
+            }))
+        }
+        ApiRequest::Reservations { freshness } => {
+            barrier(node, freshness).await?;
+            let now_ms = crate::io::clock::wall_ms();
+            Ok(node.consensus.read(|state| ApiReply::Reservations {
+                index: state.applied_index(),
+                rows: view::reservations(state, now_ms),
+            }))
+        }
         ApiRequest::Cluster { freshness } => cluster(node, freshness).await,
         ApiRequest::Doctor => {
             caller.at_least(Role::Operator)?;

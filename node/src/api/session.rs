@@ -135,12 +135,7 @@ async fn answer(node: &Arc<Node>, caller: Caller, request: ApiRequest, answers: 
             return logs::stream(node, &caller, wanted, answers).await;
         }
         ApiRequest::Authenticate { .. } => ("read", Ok(ApiReply::Done)), // Taken by the session.
-        request @ (ApiRequest::Submit { .. }
-        | ApiRequest::Cancel { .. }
-        | ApiRequest::Signal { .. }
-        | ApiRequest::Drain { .. }
-        | ApiRequest::Undrain { .. }
-        | ApiRequest::MintToken { .. }) => ("write", write::answer(node, &caller, request).await),
+        request if !request.is_read() => ("write", write::answer(node, &caller, request).await),
         request => ("read", read::answer(node, &caller, request).await),
     };
     let outcome = if result.is_ok() { "ok" } else { "refused" };

@@ -1,15 +1,17 @@
 //! Calls that change something: checked here, decided by the log.
 
 use super::caller::Caller;
-use super::{WRITE_DEADLINE, not_found};
+use super::{WRITE_DEADLINE, not_found, notes};
 use crate::net::{PeerLink, TokenKind, mint_secret};
 use crate::node::Node;
-use rota_protocol::api::{ApiReply, ApiRequest};
+use rota_protocol::api::{ApiReply, ApiRequest, ReservationAsk};
 use rota_protocol::command::{Command, Outcome, Proposal, TokenUse};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::{HostId, JobId, RequestId, Token};
 use rota_protocol::job::{JobSpec, Role};
 use rota_protocol::peer::{PeerReply, PeerRequest};
+use rota_protocol::reservation::ReservationSpec;
+use rota_protocol::view::Accepted;
 use std::time::Duration;
 
 /// Longest life of a join token, in ms: one hour (security requirement S3).
@@ -27,7 +29,8 @@ pub(super) async fn answer(
     request: ApiRequest,
 ) -> Result<ApiReply, PublicError> {
     match request {
-        ApiRequest::Submit { jobs } => submit(node, caller, jobs).await,
+        ApiRequest::Submit { jobs } => Ok(ApiReply::Submitted(submit(node, caller, jobs).await?)),
+        ApiRequest::SubmitNoted { jobs } => Ok(ApiReply::Accepted(submit_noted(node, caller, jobs).await?)),
         ApiRequest::Cancel { request, job, index } => {
             match one(node, caller, request, Command::Cancel { job, index }).await? {
                 Outcome::Cancelling { live } => Ok(ApiReply::Cancelling { live }),
@@ -45,17 +48,59 @@ pub(super) async fn answer(
             let host = host_named(node, &host)?;
             done(one(node, caller, request, Command::UndrainHost { host }).await?)
         }
+        ApiRequest::DrainWith { request, host, reason, evict_in_ms } => {
+            caller.at_least(Role::Operator)?;
+            let host = host_named(node, &host)?;
+            let now_ms = crate::io::clock::wall_ms();
+            let evict_at_ms = evict_in_ms.map(|ms| now_ms.saturating_add(ms));
+            done(one(node, caller, request, Command::DrainWith { host, reason, evict_at_ms }).await?)
+        }
+        ApiRequest::SetQueue { request, queue } => {
+            done(one(node, caller, request, Command::SetQueue { queue }).await?)
+        }
+        ApiRequest::RemoveQueue { request, name } => {
+            done(one(node, caller, request, Command::RemoveQueue { name }).await?)
+        }
+        ApiRequest::Adjust { request, job, change } => {
+            done(one(node, caller, request, Command::Adjust { job, change }).await?)
+        }
+        ApiRequest::Reserve { request, reservation } => {
+            caller.at_least(Role::Operator)?;
+            let reservation = reservation_of(node, reservation)?;
+            done(one(node, caller, request, Command::Reserve { reservation }).await?)
+        }
+        ApiRequest::Unreserve { request, name } => {
+            done(one(node, caller, request, Command::Unreserve { name }).await?)
+        }
         // Never deduplicated: the stored answer of an earlier request could not repeat the secret.
         ApiRequest::MintToken { request: _, usage, ttl_ms } => mint(node, caller, usage, ttl_ms).await,
         other => Err(PublicError::new(ErrorCode::Internal, format!("not a write: {other:?}"))),
     }
 }
 
+/// One result for each job.
+type Results<T> = Vec<Result<T, PublicError>>;
+
+/// Submits, and tells what the cluster made of each job.
+async fn submit_noted(
+    node: &Node,
+    caller: &Caller,
+    jobs: Vec<(RequestId, JobSpec)>,
+) -> Result<Results<Accepted>, PublicError> {
+    let sent: Vec<JobSpec> = jobs.iter().map(|(_, spec)| spec.clone()).collect();
+    let results = submit(node, caller, jobs).await?;
+    let tenant = &caller.actor.tenant;
+    Ok(node.consensus.read(|state| {
+        let told = results.into_iter().zip(&sent);
+        told.map(|(result, sent)| result.map(|job| notes::accepted(state, job, sent, tenant))).collect()
+    }))
+}
+
 async fn submit(
     node: &Node,
     caller: &Caller,
     jobs: Vec<(RequestId, JobSpec)>,
-) -> Result<ApiReply, PublicError> {
+) -> Result<Results<JobId>, PublicError> {
     caller.at_least(Role::Submitter)?;
     if jobs.len() > JOBS_PER_CALL_MAX {
         let message = format!("{} jobs in one call, at most {JOBS_PER_CALL_MAX}", jobs.len());
@@ -88,7 +133,7 @@ async fn submit(
         node.consensus.propose(proposals, WRITE_DEADLINE).await?
     }
     .into_iter();
-    let results = results
+    Ok(results
         .into_iter()
         .map(|refused| {
             refused.unwrap_or_else(|| match outcomes.next() {
@@ -99,8 +144,7 @@ async fn submit(
                 }
             })
         })
-        .collect();
-    Ok(ApiReply::Submitted(results))
+        .collect())
 }
 
 /// Signals go straight to the hosts: they are not state.
@@ -195,6 +239,12 @@ fn done(outcome: Outcome) -> Result<ApiReply, PublicError> {
 
 fn unexpected(outcome: &Outcome) -> PublicError {
     PublicError::new(ErrorCode::Internal, format!("an unexpected outcome: {outcome:?}"))
+}
+
+fn reservation_of(node: &Node, ask: ReservationAsk) -> Result<ReservationSpec, PublicError> {
+    let hosts = ask.hosts.iter().map(|name| host_named(node, name)).collect::<Result<_, _>>()?;
+    let ReservationAsk { name, start_ms, end_ms, kept_for, reason, .. } = ask;
+    Ok(ReservationSpec { name, hosts, start_ms, end_ms, kept_for, reason })
 }
 
 fn host_named(node: &Node, name: &str) -> Result<HostId, PublicError> {

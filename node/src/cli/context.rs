@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn a_document_shows_words_not_bytes() {
         let draft = draft_from_toml(b"command = [\"a\", \"b c\"]\nenv = {X = \"1\"}\n").unwrap();
-        let spec = draft.build(&crate::parse::Defaults { workdir: "/w".into() }).unwrap();
+        let spec = draft.build(&crate::parse::Defaults { workdir: "/w".into(), now_ms: 0 }).unwrap();
         let mut value = serde_json::json!({ "rows": [{ "spec": spec }] });
         bytes_to_text(&mut value);
         let spec = &value["rows"][0]["spec"];

@@ -16,6 +16,15 @@ pub const STATUS_INTERRUPTED: u8 = 130;
 /// The job's end is not known.
 pub const STATUS_LOST: u8 = 125;
 
+/// The job was ended by its time limit, as `timeout` calls it.
+pub const STATUS_TIME_LIMIT: u8 = 124;
+/// The job was ended to make room, for good.
+pub const STATUS_PREEMPTED: u8 = 123;
+/// The job never started: a job that it waited for ended otherwise than asked.
+pub const STATUS_DEPENDENCY: u8 = 122;
+/// The job never started before its deadline.
+pub const STATUS_DEADLINE: u8 = 121;
+
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {

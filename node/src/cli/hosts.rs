@@ -4,6 +4,7 @@ use super::context::{Context, ReadArgs, document, say};
 use super::failure::Failure;
 use crate::client::{fresh_request, unexpected};
 use crate::parse::amount::{memory_text, milli_text};
+use crate::parse::time;
 use crate::table::Table;
 use clap::Args;
 use rota_protocol::api::{ApiReply, ApiRequest};
@@ -132,14 +133,23 @@ fn device_table(rows: &[DeviceRow]) -> Table {
     table
 }
 
-/// Place nothing new on a host; what runs there runs on.
+/// Place nothing new on a host. What runs there runs on, unless a time is given.
 #[derive(Debug, Args)]
 pub struct DrainArgs {
     /// Its name or number
     pub host: String,
     /// For others to read
-    #[arg(long, default_value = "drained by an operator")]
-    pub reason: String,
+    #[arg(value_name = "REASON", conflicts_with = "reason")]
+    pub words: Vec<String>,
+    /// The same as a flag
+    #[arg(long)]
+    pub reason: Option<String>,
+    /// What runs there is ended after this time and queued again elsewhere
+    #[arg(long, value_name = "TIME", conflicts_with = "now")]
+    pub deadline: Option<String>,
+    /// What runs there is ended at once and queued again elsewhere
+    #[arg(long)]
+    pub now: bool,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
@@ -160,9 +170,26 @@ pub struct UndrainArgs {
 /// # Errors
 /// No such host, too few rights, or no cluster.
 pub async fn drain(context: &Context, args: &DrainArgs) -> Result<u8, Failure> {
-    let request =
-        ApiRequest::Drain { request: fresh_request(), host: args.host.clone(), reason: args.reason.clone() };
-    changed(context, request, &args.host, "draining", args.json).await
+    let evict_in_ms = match &args.deadline {
+        Some(text) => Some(time::duration_or_zero_ms("deadline", text)?),
+        None => args.now.then_some(0),
+    };
+    let reason = match &args.reason {
+        Some(reason) => reason.clone(),
+        None if args.words.is_empty() => "drained by an operator".to_owned(),
+        None => args.words.join(" "),
+    };
+    let (request, host) = (fresh_request(), args.host.clone());
+    let what = match evict_in_ms {
+        None => "draining".to_owned(),
+        Some(0) => "draining, what runs is ended now".to_owned(),
+        Some(ms) => format!("draining, what runs is ended in {}", time::duration_text(ms)),
+    };
+    let request = match evict_in_ms {
+        None => ApiRequest::Drain { request, host, reason },
+        Some(_) => ApiRequest::DrainWith { request, host, reason, evict_in_ms },
+    };
+    changed(context, request, &args.host, &what, args.json).await
 }
 
 /// Runs `rota undrain`.

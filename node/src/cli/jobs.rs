@@ -2,7 +2,7 @@
 
 use super::context::{Context, ReadArgs, document, say};
 use super::failure::Failure;
-use super::job_args::echo;
+use super::echo::echo;
 use super::times::{age, stamp, wall_ms};
 use crate::client::unexpected;
 use crate::parse::time::duration_text;
@@ -36,7 +36,7 @@ pub struct QueueArgs {
     /// Also those that are over
     #[arg(long, short)]
     pub all: bool,
-    /// Only those in these states, such as PD,R or failed
+    /// Only those in these states, such as PD,R,TO or failed
     #[arg(long, value_name = "STATE,..")]
     pub state: Option<String>,
     /// At most this many

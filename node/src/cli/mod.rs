@@ -1,22 +1,28 @@
 //! The command line: which commands there are, what they take, and how they end.
 //!
 //! Exit status: 0 done, 1 failed, 2 refused as invalid, 141 our reader went away; `run`, `wait` and `logs -f` end
-//! with the job's own status (130 cancelled, 124 time limit, 125 lost, 127 could not start).
+//! with the job's own status (121 deadline missed, 122 dependency failed, 123 preempted for good, 124 time limit, 125 host
+//! lost, 127 could not start, 130 cancelled).
 //!
 //! What this is not: it decides nothing and keeps nothing. Client commands run on a one-thread runtime that is made
 //! only for them, because `rota run -- true` is measured in milliseconds.
 
+pub mod adjust;
 pub mod cluster;
 pub mod context;
 pub mod control;
+pub mod echo;
 pub mod failure;
 pub mod follow;
 pub mod hosts;
 pub mod job_args;
+pub mod job_flags;
 pub mod jobs;
 pub mod logs;
 pub mod ops;
+pub mod queues;
 pub mod reach;
+pub mod reservations;
 pub mod run;
 pub mod submit;
 #[cfg(test)]
@@ -29,6 +35,7 @@ pub use ops::{Handlers, Outcome};
 
 use clap::{Parser, Subcommand};
 use context::Context;
+use rota_protocol::command::JobChange;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -63,6 +70,22 @@ pub enum Command {
     Cancel(control::CancelArgs),
     /// Wait until jobs are over
     Wait(control::WaitArgs),
+    /// Keep waiting jobs from starting
+    Hold(adjust::AdjustArgs),
+    /// Let held jobs start
+    Release(adjust::AdjustArgs),
+    /// End what runs of jobs and queue it again
+    Requeue(adjust::AdjustArgs),
+    /// Give jobs another priority
+    Priority(adjust::PriorityArgs),
+    /// List queues, make them, change their rules
+    Queues(queues::QueuesArgs),
+    /// Keep hosts for a time
+    Reserve(reservations::ReserveArgs),
+    /// Give reserved hosts back
+    Unreserve(reservations::UnreserveArgs),
+    /// List reservations
+    Reservations(reservations::ReservationsArgs),
     /// List hosts
     Hosts(hosts::HostsArgs),
     /// List devices
@@ -101,6 +124,12 @@ impl Command {
             Self::Logs(args) => args.json,
             Self::Cancel(args) => args.json,
             Self::Wait(args) => args.json,
+            Self::Hold(args) | Self::Release(args) | Self::Requeue(args) => args.json,
+            Self::Priority(args) => args.json,
+            Self::Queues(args) => queues::wants_json(args),
+            Self::Reserve(args) => args.json,
+            Self::Unreserve(args) => args.json,
+            Self::Reservations(args) => args.read.json,
             Self::Hosts(args) => args.read.json,
             Self::Devices(args) => args.read.json,
             Self::Drain(args) => args.json,
@@ -166,6 +195,14 @@ async fn ask(context: &Context, command: &Command) -> Outcome {
         Command::Logs(args) => logs::logs(context, args).await,
         Command::Cancel(args) => control::cancel(context, args).await,
         Command::Wait(args) => control::wait(context, args).await,
+        Command::Hold(args) => adjust::adjust(context, args, JobChange::Hold).await,
+        Command::Release(args) => adjust::adjust(context, args, JobChange::Release).await,
+        Command::Requeue(args) => adjust::adjust(context, args, JobChange::Requeue).await,
+        Command::Priority(args) => adjust::priority(context, args).await,
+        Command::Queues(args) => queues::queues(context, args).await,
+        Command::Reserve(args) => reservations::reserve(context, args).await,
+        Command::Unreserve(args) => reservations::unreserve(context, args).await,
+        Command::Reservations(args) => reservations::reservations(context, args).await,
         Command::Hosts(args) => hosts::hosts(context, args).await,
         Command::Devices(args) => hosts::devices(context, args).await,
         Command::Drain(args) => hosts::drain(context, args).await,

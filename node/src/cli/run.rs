@@ -5,12 +5,17 @@
 //! When the reader of our output goes away, the job gets PIPE, as a local command would.
 
 use super::context::{Context, tell};
-use super::failure::{Failure, STATUS_FAILED, STATUS_INTERRUPTED, STATUS_LOST};
+use super::failure::{
+    Failure, STATUS_DEADLINE, STATUS_DEPENDENCY, STATUS_FAILED, STATUS_INTERRUPTED, STATUS_LOST, STATUS_PREEMPTED,
+    STATUS_TIME_LIMIT,
+};
 use super::follow::{JobWatch, Output, Wanted};
-use super::job_args::{Here, JobArgs, echo};
-use super::submit::{Accepted, accept};
+use super::echo::echo;
+use super::job_args::{Here, JobArgs};
+use super::submit::{Handed, accept, tell_notes};
 use crate::client::steady::Steady;
 use crate::client::{fresh_request, unexpected};
+use crate::parse::time::duration_text;
 use clap::Args;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness, OutputStream};
@@ -73,8 +78,11 @@ pub async fn run(context: &Context, args: &RunArgs) -> Result<u8, Failure> {
     }
     let mut signals = Signals::new()?;
     let job = match accept(context, spec).await? {
-        Accepted::Yes(job) => job,
-        Accepted::ThenInterrupted(job) => {
+        Handed::Over(answer) => {
+            tell_notes(&answer);
+            answer.job
+        }
+        Handed::ThenInterrupted(job) => {
             cancel(&context.client, job).await?;
             tell(&format!("interrupted; job {job} was accepted and is cancelled"));
             return Err(Failure::Quiet(STATUS_INTERRUPTED));
@@ -256,17 +264,40 @@ async fn cancel(client: &Steady, job: JobId) -> Result<(), PublicError> {
 /// The cluster does not say.
 pub async fn status(context: &Context, row: &JobRow) -> Result<u8, Failure> {
     let view = ended_view(context, row.job).await?;
-    if let Some(end) = view.attempts.first().and_then(|attempt| attempt.end.as_ref())
-        && row.state == JobState::Failed
-        && !matches!(end, AttemptEnd::Exited { .. })
-    {
-        tell(&format!("job {}: {end}", row.job));
+    if let Some(why) = own_end(&view) {
+        tell(&format!("job {}: {why}", row.job));
     }
     Ok(view.exit_status.unwrap_or(match row.state {
         JobState::Succeeded => 0,
         JobState::Cancelled => STATUS_INTERRUPTED,
-        _ => STATUS_FAILED,
+        JobState::Preempted => STATUS_PREEMPTED,
+        JobState::TimedOut => STATUS_TIME_LIMIT,
+        JobState::DependencyFailed => STATUS_DEPENDENCY,
+        JobState::DeadlineMissed => STATUS_DEADLINE,
+        JobState::HostLost => STATUS_LOST,
+        JobState::Failed | JobState::Pending | JobState::Running | JobState::Ending => STATUS_FAILED,
     }))
+}
+
+/// How a job ended that was not ended by its own process; none if its status says it all.
+fn own_end(view: &JobView) -> Option<String> {
+    let newest = view.attempts.first().and_then(|attempt| attempt.end.as_ref());
+    match view.row.state {
+        JobState::Failed => newest.filter(|end| !matches!(end, AttemptEnd::Exited { .. })).map(ToString::to_string),
+        JobState::TimedOut => Some(match view.spec.time_limit_ms {
+            Some(limit_ms) => format!("ended by its time limit of {}", duration_text(limit_ms)),
+            None => "ended by its time limit".to_owned(),
+        }),
+        JobState::Preempted => Some("ended to make room, and not to be queued again".to_owned()),
+        JobState::DependencyFailed => Some(format!("never started: {}", view.row.place.trim_matches(['(', ')']))),
+        JobState::DeadlineMissed => Some("never started: its deadline passed".to_owned()),
+        JobState::HostLost => Some(newest.map_or_else(|| "its host was lost".to_owned(), ToString::to_string)),
+        JobState::Pending
+        | JobState::Running
+        | JobState::Ending
+        | JobState::Succeeded
+        | JobState::Cancelled => None,
+    }
 }
 
 /// All about a job that is known to have ended. The peer that told us has that in its copy already, so that no

@@ -3,11 +3,13 @@
 
 use super::context::{Context, document, say, tell};
 use super::failure::{Failure, STATUS_INTERRUPTED};
-use super::job_args::{Here, JobArgs, echo};
+use super::echo::echo;
+use super::job_args::{Here, JobArgs};
 use crate::client::{fresh_request, unexpected};
 use clap::Args;
 use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::job::JobSpec;
+use rota_protocol::view::Accepted;
 use rota_protocol::{ErrorCode, JobId, PublicError};
 use std::future::Future;
 use std::time::Duration;
@@ -41,7 +43,7 @@ pub struct SubmitArgs {
 /// # Errors
 /// The job is refused, or it is not known whether it was accepted.
 pub async fn submit(context: &Context, args: &SubmitArgs) -> Result<u8, Failure> {
-    let spec = args.job.job_spec(args.array.as_deref(), &Here::now()?)?;
+    let mut spec = args.job.job_spec(args.array.as_deref(), &Here::now()?)?;
     if args.dry_run {
         if args.json {
             document(&serde_json::json!({ "spec": spec }))?;
@@ -50,28 +52,38 @@ pub async fn submit(context: &Context, args: &SubmitArgs) -> Result<u8, Failure>
         }
         return Ok(0);
     }
-    let job = match accept(context, spec.clone()).await? {
-        Accepted::Yes(job) => job,
-        Accepted::ThenInterrupted(job) => {
+    let answer = match accept(context, spec.clone()).await? {
+        Handed::Over(answer) => answer,
+        Handed::ThenInterrupted(job) => {
             tell(&format!("interrupted, but job {job} was accepted; `rota cancel {job}` ends it"));
             return Err(Failure::Quiet(STATUS_INTERRUPTED));
         }
     };
+    spec.time_limit_ms = answer.time_limit_ms;
     if args.json {
-        document(&serde_json::json!({ "job": job, "spec": spec }))?;
+        let Accepted { job, queue, notes, .. } = answer;
+        document(&serde_json::json!({ "job": job, "queue": queue, "notes": notes, "spec": spec }))?;
         return Ok(0);
     }
-    say(&format!("job {job}\n"))?;
+    say(&format!("job {}\n", answer.job))?;
+    tell_notes(&answer);
     if args.verbose {
         say(&format!("{}\n", echo(&spec)))?;
     }
     Ok(0)
 }
 
+/// Says what the cluster made of a job beside what was asked.
+pub fn tell_notes(answer: &Accepted) {
+    for note in &answer.notes {
+        tell(&format!("note: {note}"));
+    }
+}
+
 /// A job that the cluster keeps.
-pub enum Accepted {
+pub enum Handed {
     /// As asked.
-    Yes(JobId),
+    Over(Accepted),
     /// The user has interrupted meanwhile.
     ThenInterrupted(JobId),
 }
@@ -80,10 +92,10 @@ pub enum Accepted {
 ///
 /// # Errors
 /// Refused; or interrupted and not accepted, or not known to be, which was told then.
-pub async fn accept(context: &Context, spec: JobSpec) -> Result<Accepted, Failure> {
+pub async fn accept(context: &Context, spec: JobSpec) -> Result<Handed, Failure> {
     let request = fresh_request();
     let jobs = vec![(request, spec)];
-    let answer = context.client.call(ApiRequest::Submit { jobs });
+    let answer = context.client.call(ApiRequest::SubmitNoted { jobs });
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::other)?;
     told(answer, interrupt.recv()).await
 }
@@ -92,16 +104,16 @@ pub async fn accept(context: &Context, spec: JobSpec) -> Result<Accepted, Failur
 async fn told(
     answer: impl Future<Output = Result<ApiReply, PublicError>>,
     interrupt: impl Future<Output = Option<()>>,
-) -> Result<Accepted, Failure> {
+) -> Result<Handed, Failure> {
     tokio::pin!(answer);
     tokio::select! {
         biased;
-        answer = &mut answer => return Ok(Accepted::Yes(job_of(answer)?)),
+        answer = &mut answer => return Ok(Handed::Over(answer_of(answer)?)),
         _ = interrupt => {}
     }
     tell("interrupted; asking whether the job was accepted");
-    match tokio::time::timeout(LAST_WORD, answer).await.map(job_of) {
-        Ok(Ok(job)) => Ok(Accepted::ThenInterrupted(job)),
+    match tokio::time::timeout(LAST_WORD, answer).await.map(answer_of) {
+        Ok(Ok(accepted)) => Ok(Handed::ThenInterrupted(accepted.job)),
         Ok(Err(error)) if error.code != ErrorCode::Unknown => {
             tell(&format!("the job was not accepted: {error}"));
             Err(Failure::Quiet(STATUS_INTERRUPTED))
@@ -113,9 +125,9 @@ async fn told(
     }
 }
 
-fn job_of(answer: Result<ApiReply, PublicError>) -> Result<JobId, PublicError> {
+fn answer_of(answer: Result<ApiReply, PublicError>) -> Result<Accepted, PublicError> {
     match answer? {
-        ApiReply::Submitted(mut jobs) if jobs.len() == 1 => jobs.remove(0),
+        ApiReply::Accepted(mut jobs) if jobs.len() == 1 => jobs.remove(0),
         other => Err(unexpected(&other)),
     }
 }
@@ -126,20 +138,21 @@ mod tests {
     use std::future::{pending, ready};
 
     fn accepted() -> Result<ApiReply, PublicError> {
-        Ok(ApiReply::Submitted(vec![Ok(JobId(7))]))
+        let job = Accepted { job: JobId(7), queue: "q".into(), time_limit_ms: None, notes: Vec::new() };
+        Ok(ApiReply::Accepted(vec![Ok(job)]))
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_interrupt_on_the_way_ends_with_the_truth() {
         // The answer wins when both are there.
         let result = told(ready(accepted()), ready(Some(()))).await;
-        assert!(matches!(result, Ok(Accepted::Yes(JobId(7)))));
+        assert!(matches!(result, Ok(Handed::Over(Accepted { job: JobId(7), .. }))));
         let late = async {
             tokio::time::sleep(LAST_WORD / 2).await;
             accepted()
         };
         let result = told(late, ready(Some(()))).await;
-        assert!(matches!(result, Ok(Accepted::ThenInterrupted(JobId(7)))));
+        assert!(matches!(result, Ok(Handed::ThenInterrupted(JobId(7)))));
         for answer in [Some(ErrorCode::Busy), Some(ErrorCode::Unknown), None] {
             let answer = async {
                 match answer {
@@ -158,7 +171,7 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_is_told_as_it_is() {
         let refusal = PublicError::invalid("gpus", "too many", "2");
-        let inner = ApiReply::Submitted(vec![Err(refusal.clone())]);
+        let inner = ApiReply::Accepted(vec![Err(refusal.clone())]);
         for answer in [Err(refusal.clone()), Ok(inner)] {
             match told(ready(answer), pending()).await {
                 Err(Failure::Refused(error)) => assert_eq!(error, refusal),

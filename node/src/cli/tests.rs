@@ -2,9 +2,13 @@
 
 use super::*;
 use crate::cli::job_args::{Here, JobArgs};
+use crate::cli::job_flags::JobFlags;
 use clap::CommandFactory;
 use rota_protocol::job::JobSpec;
 use std::path::PathBuf;
+
+/// 2026-12-01 00:00:00 UTC.
+const NOW_MS: u64 = 1_796_083_200_000;
 
 fn parse(args: &[&str]) -> Result<Cli, clap::Error> {
     Cli::try_parse_from(std::iter::once("rota").chain(args.iter().copied()))
@@ -18,7 +22,8 @@ fn job(args: &[&str]) -> Result<JobSpec, Failure> {
 
 fn here() -> Here {
     let env = [("PATH", "/bin"), ("AWS_SECRET", "x"), ("SEED", "7")];
-    Here { workdir: PathBuf::from("/w"), env: env.map(|(k, v)| (k.into(), v.into())).to_vec() }
+    let env = env.map(|(k, v)| (k.into(), v.into())).to_vec();
+    Here { workdir: PathBuf::from("/w"), env, now_ms: NOW_MS }
 }
 
 #[test]
@@ -87,6 +92,60 @@ fn every_flag_reaches_its_field() {
 }
 
 #[test]
+fn a_flag_says_the_same_as_the_key_in_a_spec_file() {
+    use crate::parse::{Defaults, draft_from_toml};
+    for (flags, text) in [
+        (&["--gpus=0.5"][..], "gpus = 0.5"),
+        (&["--gpu-share", "50%"], "gpu-share = \"50%\""),
+        (&["--vram", "20GiB"], "vram = \"20GiB\""),
+        (&["--model", "A,B", "--prefer", "B", "--prefer", "A"], "model = [\"A\", \"B\"]\nprefer = \"B,A\""),
+        (&["--compute-cap", "8.0"], "compute_cap = 8.0"),
+        (&["--device", "fpga=1", "--device", "mig:1g.10gb=2"], "device = {fpga = 1, \"mig:1g.10gb\" = 2}"),
+        (&["--gpus", "1", "--or", "gpus=0 cpus=16", "--or", "gpus=2"], "gpus = 1\nor = [\"gpus=0 cpus=16\", \"gpus=2\"]"),
+        (&["--gang", "2..4", "--layout", "pack"], "gang = \"2..4\"\nlayout = \"pack\""),
+        (&["-N", "4"], "nodes = 4"),
+        (&["-N2"], "gang = 2\nlayout = \"spread\""),
+        (&["--after", "ok:1", "-d", "any:2"], "after = [\"ok:1\", \"any:2\"]"),
+        (&["--dependency=afterok:1:2"], "after = \"ok:1,ok:2\""),
+        (&["-q", "a/b"], "queue = \"a/b\""),
+        (&["-p", "gpu"], "partition = \"gpu\""),
+        (&["--begin", "now+1h", "--deadline", "2026-12-02"], "begin = \"1h\"\ndeadline = 2026-12-02"),
+        (&["--hold", "--service"], "hold = true\nservice = \"yes\""),
+        (&["-H", "--preemptible", "no"], "hold = true\nno-preempt = true"),
+        (&["--no-requeue", "--no-preempt"], "requeue = false\npreemptible = \"no\""),
+        (&["--requeue=no"], "no_requeue = true"),
+        (&["--signal", "B:USR1@60"], "warn = \"B:USR1@1m\""),
+        (&["--requeue-status", "75"], "requeue-status = 75"),
+        (&["--array", "0-99%5"], "array = \"0-99%5\""),
+    ] {
+        let by_flags = job(&[flags, &["--", "true"]].concat()).unwrap();
+        let mut draft = draft_from_toml(format!("command = [\"true\"]\n{text}").as_bytes()).unwrap();
+        draft.inherit_env([(b"PATH".to_vec(), b"/bin".to_vec())]);
+        let by_file = draft.build(&Defaults { workdir: "/w".into(), now_ms: NOW_MS }).unwrap();
+        assert_eq!(by_flags, by_file, "{flags:?} against {text}");
+    }
+}
+
+#[test]
+fn what_is_echoed_names_all_that_was_said() {
+    let spec = job(&[
+        "--gpus", "0.5", "--prefer", "H100", "--compute-cap", "8.0", "--or", "gpus=0 cpus=16", "--device", "fpga=1",
+        "--gang", "2..4", "--layout", "same-rack", "--after", "ok:12", "--queue", "lab", "--begin", "now+1h", "--deadline",
+        "2026-12-02", "--hold", "--warn", "USR1@1m", "--requeue-status", "75", "--no-preempt", "--no-requeue", "--", "true",
+    ])
+    .unwrap();
+    let echoed = crate::cli::echo::echo(&spec);
+    for line in [
+        "gpus      0.5", "prefer    H100", "compute-cap 8.0", "or        1 fpga, 16 cpu", "device    fpga=1", "gang      2..4",
+        "layout    same-rack", "after     ok:12", "queue     lab", "begin     2026-12-01 01:00:00Z",
+        "deadline  2026-12-02 00:00:00Z", "hold      yes", "warn      USR1@1m", "requeue-status 75", "preemptible no",
+        "requeue   no", "time      unlimited",
+    ] {
+        assert!(echoed.lines().any(|l| l == line), "{line}: {echoed}");
+    }
+}
+
+#[test]
 fn the_command_begins_at_its_first_word() {
     assert_eq!(job(&["--gpus", "1", "echo", "--gpus", "x"]).unwrap().argv.len(), 3);
     assert_eq!(job(&["--", "--odd"]).unwrap().argv, [b"--odd"]);
@@ -102,6 +161,14 @@ fn the_command_begins_at_its_first_word() {
         &["cluster", "token", "--join", "--user", "u"],
         &["cluster", "token", "--join", "--role", "admin"],
         &["join"],
+        &["reserve", "m", "--hosts", "a", "--for", "1h"],
+        &["reserve", "m", "--hosts", "a", "--maintenance"],
+        &["reserve", "m", "--hosts", "a", "--for", "1h", "--maintenance", "--queues", "q"],
+        &["drain", "n2", "--now", "--deadline", "5m"],
+        &["queues", "set", "lab", "--borrow", "--no-borrow"],
+        &["queues", "remove"],
+        &["priority", "12"],
+        &["hold"],
         &[],
     ] {
         assert_eq!(parse(args).unwrap_err().exit_code(), 2, "{args:?}");
@@ -136,6 +203,22 @@ fn commands_of_the_cluster_itself_are_read() {
         "cluster token --user u --tenant t --role operator",
         "doctor --json",
         "queue -w --state PD",
+        "queue --state TO,PR,DF,DL,NF",
+        "queues",
+        "queues --json --stale",
+        "queues set lab/a --weight 2 --guarantee gpus=4,cpus=64 --ceiling gpus=8 --user-ceiling gpus=2 --no-borrow",
+        "queues set lab --borrow --tenants a,b --time-limit 1h --excess requeue-youngest --json",
+        "queues remove lab/a",
+        "hold 12 13",
+        "release last",
+        "requeue 12 --json",
+        "priority 12 13 70",
+        "reserve m --hosts a,b --from now+1h --for 2h --maintenance",
+        "reserve r --hosts a --until 2026-12-02 --queues lab,b --reason x",
+        "unreserve m",
+        "reservations --json",
+        "drain n2 new fans --deadline 5m",
+        "drain n2 --now --reason fans",
         "logs -f 12_3 --stderr",
     ] {
         let args: Vec<&str> = line.split_whitespace().collect();
@@ -147,11 +230,10 @@ fn commands_of_the_cluster_itself_are_read() {
 fn odd_bytes_in_arguments_arrive_as_they_are() {
     use std::os::unix::ffi::OsStrExt;
     let odd = std::ffi::OsStr::from_bytes(b"\xff\n");
-    let args = JobArgs {
-        command: vec!["echo".into(), odd.to_owned()],
-        env: vec![std::ffi::OsStr::from_bytes(b"B=\xfe").to_owned()],
-        ..JobArgs::default()
-    };
+    let env = vec![std::ffi::OsStr::from_bytes(b"B=\xfe").to_owned()];
+    let flags = JobFlags { env, ..JobFlags::default() };
+    let command = vec!["echo".into(), odd.to_owned()];
+    let args = JobArgs { command, flags, ..JobArgs::default() };
     let spec = args.job_spec(None, &here()).unwrap();
     assert_eq!(spec.argv[1], b"\xff\n");
     assert!(spec.env.contains(&(b"B".to_vec(), b"\xfe".to_vec())));

@@ -178,7 +178,7 @@ impl Retry {
         peers: usize,
     ) -> Result<(), PublicError> {
         let lost = error.code == ErrorCode::Unknown;
-        self.unknown |= lost && !is_read(request);
+        self.unknown |= lost && !request.is_read();
         let answered = error.retry_after_ms.is_some();
         self.reached |= lost || answered;
         // A lone agent that was never there is not waited for: the user would rather know at once.
@@ -203,19 +203,6 @@ impl Retry {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         Ok(())
     }
-}
-
-/// A request that changes nothing.
-fn is_read(request: &ApiRequest) -> bool {
-    !matches!(
-        request,
-        ApiRequest::Submit { .. }
-            | ApiRequest::Cancel { .. }
-            | ApiRequest::Signal { .. }
-            | ApiRequest::Drain { .. }
-            | ApiRequest::Undrain { .. }
-            | ApiRequest::MintToken { .. }
-    )
 }
 
 /// A request that may be sent again after its answer was lost: everything that reads or has a request id. A token's

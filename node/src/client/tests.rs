@@ -63,7 +63,7 @@ fn steady(paths: &[&Path]) -> Steady {
 fn spec() -> JobSpec {
     let mut draft = crate::parse::JobDraft::default();
     draft.set(crate::parse::Key::Command, &crate::parse::Value::text("true")).unwrap();
-    draft.build(&crate::parse::Defaults { workdir: "/".into() }).unwrap()
+    draft.build(&crate::parse::Defaults { workdir: "/".into(), now_ms: 0 }).unwrap()
 }
 
 fn submit() -> ApiRequest {

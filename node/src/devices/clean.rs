@@ -55,6 +55,13 @@ pub fn permille(percent: u32) -> Option<u16> {
     u16::try_from(percent).ok().filter(|p| *p <= 100).map(|p| p * 10)
 }
 
+/// A compute capability in tenths: 90 for 9.0.
+#[must_use]
+pub fn compute_cap(major: i32, minor: i32) -> Option<u16> {
+    let fair = (1..=99).contains(&major) && (0..=9).contains(&minor);
+    if fair { u16::try_from(major * 10 + minor).ok() } else { None }
+}
+
 /// A temperature, in degrees Celsius.
 #[must_use]
 pub fn temperature_c(degrees: u32) -> Option<u16> {
@@ -86,6 +93,8 @@ mod tests {
         assert_eq!(temperature_c(u32::MAX), None);
         assert_eq!(temperature_c(0), None);
         assert_eq!(power_mw(u32::MAX), None);
+        assert_eq!((compute_cap(9, 0), compute_cap(12, 1)), (Some(90), Some(121)));
+        assert_eq!((compute_cap(0, 0), compute_cap(-1, 5), compute_cap(9, 10)), (None, None, None));
     }
 
     #[test]

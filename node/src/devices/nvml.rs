@@ -279,7 +279,10 @@ fn facts(device: &Device<'_>, uuid: DeviceUuid, kind: DeviceKind, index: Option<
         numa: bus.as_deref().and_then(numa_node),
         bus,
         index,
-        compute_cap: None,
+        compute_cap: device
+            .cuda_compute_capability()
+            .ok()
+            .and_then(|cap| clean::compute_cap(cap.major, cap.minor)),
         island: None,
         health,
     }

@@ -1,5 +1,5 @@
-//! Simulated devices from a text such as `8xH100:80GiB` or `4xA100:40GiB,1xfpga`: for the demo, labs, and tests of
-//! everything above the driver. UUIDs depend on the host's name and the ordinal alone, so that they are the same
+//! Simulated devices from a text such as `8xH100:80GiB`, `4xA100:40GiB,1xfpga:u250` or `14xmig:1g.10gb`: for the demo,
+//! labs, and tests of everything above the driver. Cards stand four to an island of fast links. UUIDs depend on the host's name and the ordinal alone, so that they are the same
 //! after a restart; readings depend on the device and on how often it was read. No clock, no randomness.
 
 use super::{DeviceError, DeviceProvider, Found};
@@ -23,14 +23,33 @@ const KNOWN_VRAM_MIB: [(&str, u64); 12] = [
     ("p100", 16 << 10),
 ];
 
+/// Compute capability of models, in tenths (NVIDIA, "CUDA GPU Compute Capability"); the first name that the model
+/// begins with counts.
+const KNOWN_COMPUTE_CAP: [(&str, u16); 12] = [
+    ("b200", 100),
+    ("h200", 90),
+    ("h100", 90),
+    ("l40", 89),
+    ("l4", 89),
+    ("rtx4090", 89),
+    ("a100", 80),
+    ("a40", 86),
+    ("a10", 86),
+    ("t4", 75),
+    ("v100", 70),
+    ("p100", 60),
+];
+/// Cards of one island, and of one NUMA node.
+const ISLAND_CARDS: u32 = 4;
+
 /// First group of a simulated UUID, so that people can tell it from a real one.
 const UUID_MARK: u32 = 0x5151_0000;
 
 /// Why a description of simulated devices is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SimError {
-    /// One part is not `COUNTxMODEL[:SIZE]`.
-    #[error("`{part}` is not a count, `x` and a model, such as `8xH100:80GiB`")]
+    /// One part is not `COUNTxMODEL[:SIZE]`, `COUNTxfpga[:MODEL]` or `COUNTxmig:PROFILE`.
+    #[error("`{part}` is not a count, `x` and a model, such as `8xH100:80GiB`, `1xfpga:u250` or `7xmig:1g.10gb`")]
     Form {
         /// The part.
         part: String,
@@ -65,7 +84,7 @@ impl SimProvider {
     /// When the description cannot be read; the message names the part.
     pub fn new(description: &str, host_name: &str) -> Result<Self, SimError> {
         let mut devices = Vec::new();
-        let (mut gpus, mut fpgas) = (0u32, 0u32);
+        let (mut gpus, mut fpgas, mut slices) = (0u32, 0u32, 0u32);
         for part in description.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let group = Group::parse(part)?;
             let count = devices.len() as u64 + u64::from(group.count);
@@ -74,7 +93,8 @@ impl SimProvider {
             }
             let ordinal = match group.kind {
                 DeviceKind::Fpga => &mut fpgas,
-                DeviceKind::Gpu | DeviceKind::Mig => &mut gpus,
+                DeviceKind::Mig => &mut slices,
+                DeviceKind::Gpu => &mut gpus,
             };
             for _ in 0..group.count {
                 devices.push(group.device(host_name, *ordinal));
@@ -114,27 +134,41 @@ impl Group {
         let form = || SimError::Form { part: part.to_owned() };
         let (count, rest) = part.split_once(['x', 'X']).ok_or_else(form)?;
         let count: u32 = count.trim().parse().map_err(|_| form())?;
-        let (model, size) = match rest.split_once(':') {
-            Some((model, size)) => (model.trim(), Some(size.trim())),
+        let (model, after) = match rest.split_once(':') {
+            Some((model, after)) => (model.trim(), Some(after.trim())),
             None => (rest.trim(), None),
         };
         let fair = |c: char| c.is_ascii_alphanumeric() || matches!(c, ' ' | '-' | '_' | '.');
-        if model.is_empty() || model.len() > NAME_BYTES_MAX / 2 || !model.chars().all(fair) {
+        let named = |name: &str| !name.is_empty() && name.len() <= NAME_BYTES_MAX / 2 && name.chars().all(fair);
+        if !named(model) || after.is_some_and(|after| !after.is_empty() && !named(after)) {
             return Err(form());
         }
-        let vram_mib = match size {
+        if model.eq_ignore_ascii_case("fpga") {
+            let model = after.map_or_else(|| model.to_owned(), |after| format!("{model} {after}"));
+            return Ok(Self { count, kind: DeviceKind::Fpga, model, vram_mib: None });
+        }
+        if model.eq_ignore_ascii_case("mig") {
+            let profile = after.ok_or_else(form)?;
+            let vram_mib = Some(profile_mib(profile).ok_or_else(form)?);
+            return Ok(Self { count, kind: DeviceKind::Mig, model: format!("MIG {profile}"), vram_mib });
+        }
+        let vram_mib = match after {
             None => known_vram_mib(model),
             Some(size) => Some(
                 size_mib(size)
                     .ok_or_else(|| SimError::Size { size: size.to_owned(), part: part.to_owned() })?,
             ),
         };
-        let kind = if model.eq_ignore_ascii_case("fpga") { DeviceKind::Fpga } else { DeviceKind::Gpu };
-        Ok(Self { count, kind, model: model.to_owned(), vram_mib })
+        Ok(Self { count, kind: DeviceKind::Gpu, model: model.to_owned(), vram_mib })
     }
 
     fn device(&self, host_name: &str, ordinal: u32) -> DeviceFacts {
-        let prefix = if self.kind == DeviceKind::Fpga { "FPGA" } else { "GPU" };
+        let prefix = match self.kind {
+            DeviceKind::Gpu => "GPU",
+            DeviceKind::Mig => "MIG",
+            DeviceKind::Fpga => "FPGA",
+        };
+        let is_gpu = self.kind == DeviceKind::Gpu;
         let name = fnv1a(host_name.as_bytes());
         DeviceFacts {
             uuid: DeviceUuid(format!(
@@ -148,9 +182,9 @@ impl Group {
             vram_mib: self.vram_mib,
             bus: Some(format!("0000:{:02x}:00.0", ordinal % 0x100)),
             index: Some(ordinal),
-            numa: Some(ordinal / 4),
-            compute_cap: None,
-            island: None,
+            numa: Some(ordinal / ISLAND_CARDS),
+            compute_cap: if is_gpu { known_compute_cap(&self.model) } else { None },
+            island: is_gpu.then_some(ordinal / ISLAND_CARDS),
             health: DeviceHealth::Healthy,
         }
     }
@@ -172,6 +206,19 @@ fn reading(device: &DeviceFacts, reads: u64) -> DeviceReading {
 
 fn known_vram_mib(model: &str) -> Option<u64> {
     KNOWN_VRAM_MIB.iter().find(|(name, _)| model.eq_ignore_ascii_case(name)).map(|(_, vram_mib)| *vram_mib)
+}
+
+fn known_compute_cap(model: &str) -> Option<u16> {
+    let starts = |name: &str| model.get(..name.len()).is_some_and(|head| head.eq_ignore_ascii_case(name));
+    KNOWN_COMPUTE_CAP.iter().find(|(name, _)| starts(name)).map(|(_, tenths)| *tenths)
+}
+
+/// Memory of a slice by its profile: `1g.10gb` has 10 GiB.
+fn profile_mib(profile: &str) -> Option<u64> {
+    let (slices, memory) = profile.split_once("g.")?;
+    let gib: u64 = memory.strip_suffix("gb")?.parse().ok()?;
+    let fair = (1..=7).contains(&slices.parse::<u32>().ok()?);
+    super::clean::vram_mib(gib.checked_mul(1 << 30)?).filter(|_| fair)
 }
 
 fn size_mib(text: &str) -> Option<u64> {
@@ -215,6 +262,21 @@ mod tests {
     }
 
     #[test]
+    fn models_have_a_capability_and_cards_an_island() {
+        let all = devices("6xA100,1xb200,2xfpga:u250,7xmig:1g.10gb,1xOdd", "h1");
+        let of = |kind, part: &str| all.iter().filter(move |d| d.kind == kind && d.model.contains(part)).count();
+        assert_eq!((of(DeviceKind::Fpga, "u250"), of(DeviceKind::Mig, "1g.10gb")), (2, 7));
+        let caps: BTreeSet<_> = all.iter().filter_map(|d| d.compute_cap).collect();
+        assert_eq!(caps, BTreeSet::from([80, 100]), "an unknown model has none");
+        let gpus = all.iter().filter(|d| d.kind == DeviceKind::Gpu);
+        let islands: Vec<_> = gpus.map(|d| (d.index, d.island)).collect();
+        assert!(islands.iter().all(|(index, island)| island == &index.map(|index| index / 4)), "{islands:?}");
+        let slice = all.iter().find(|d| d.kind == DeviceKind::Mig).expect("seven of them");
+        assert_eq!((slice.vram_mib, slice.island), (Some(10 << 10), None));
+        assert_eq!((known_compute_cap("L40S"), known_compute_cap("l4")), (Some(89), Some(89)));
+    }
+
+    #[test]
     fn uuids_are_stable_and_differ_between_hosts() {
         assert_eq!(devices("8xH100", "h1"), devices("8xH100:80GiB", "h1"), "80 GiB is what an H100 has");
         let both: BTreeSet<_> =
@@ -234,7 +296,7 @@ mod tests {
 
     #[test]
     fn odd_descriptions_are_refused_by_name() {
-        for bad in ["H100", "x", "8x", "-1xH100", "8xH1\n00", "1.5xH100"] {
+        for bad in ["H100", "x", "8x", "-1xH100", "8xH1\n00", "1.5xH100", "1xmig", "1xmig:9g.10gb", "1xmig:1g", "1xfpga:a/b"] {
             let refused = SimProvider::new(bad, "h").expect_err(bad);
             assert!(matches!(refused, SimError::Form { .. }), "{bad:?}: {refused}");
         }

@@ -27,6 +27,15 @@ impl Decimal {
         u64::try_from(over.div_ceil(under)).ok()
     }
 
+    /// `self * factor` if that is a whole number.
+    pub(super) fn times_exact(self, factor: u64) -> Option<u64> {
+        let over = self.mantissa.checked_mul(u128::from(factor))?;
+        if over % self.scale != 0 {
+            return None;
+        }
+        u64::try_from(over / self.scale).ok()
+    }
+
     pub(super) fn is_zero(self) -> bool {
         self.mantissa == 0
     }
@@ -97,6 +106,11 @@ fn digits(text: &str) -> (&str, &str) {
 /// # Errors
 /// Empty, zero, negative, not a number, an unknown unit, or more than [`MEM_MIB_MAX`].
 pub fn memory_mib(field: &str, text: &str) -> Result<u64, PublicError> {
+    memory_mib_to(field, text, MEM_MIB_MAX)
+}
+
+/// The same up to another limit, a whole number of TiB in MiB.
+pub(super) fn memory_mib_to(field: &str, text: &str, most_mib: u64) -> Result<u64, PublicError> {
     const EXAMPLE: &str = "16G";
     let trimmed = text.trim();
     let (number, unit) = decimal(trimmed).map_err(|why| why.error(field, text, EXAMPLE))?;
@@ -125,8 +139,11 @@ pub fn memory_mib(field: &str, text: &str) -> Result<u64, PublicError> {
     }
     number
         .times_ceil(unit_bytes, 1 << 20)
-        .filter(|mib| *mib <= MEM_MIB_MAX)
-        .ok_or_else(|| PublicError::invalid(field, format!("{} is more than 1024T", quoted(text)), EXAMPLE))
+        .filter(|mib| *mib <= most_mib)
+        .ok_or_else(|| {
+            let most = most_mib >> 20;
+            PublicError::invalid(field, format!("{} is more than {most}T", quoted(text)), EXAMPLE)
+        })
 }
 
 /// CPUs as text (`4`, `0.5`) to thousandths of a core, rounded up; never 0.
@@ -159,10 +176,11 @@ pub fn cpus_milli(field: &str, text: &str) -> Result<u32, PublicError> {
         })
 }
 
-/// Whole GPUs as text to thousandths of a card. 0 asks for none.
+/// GPUs as text to thousandths of a card: whole cards (`2`), or a share of the cores of one (`0.5`, rounded up). 0
+/// asks for none.
 ///
 /// # Errors
-/// Not a whole number, or more than can be counted.
+/// Not a number, a part beside whole cards, or more than can be counted.
 pub fn gpu_milli(field: &str, text: &str) -> Result<u32, PublicError> {
     const EXAMPLE: &str = "2";
     let trimmed = text.trim();
@@ -174,15 +192,51 @@ pub fn gpu_milli(field: &str, text: &str) -> Result<u32, PublicError> {
             EXAMPLE,
         ));
     }
-    if number.scale != 1 {
+    let milli = number.times_ceil(1_000, 1).and_then(|milli| u32::try_from(milli).ok()).ok_or_else(|| {
+        PublicError::invalid(field, format!("{} is more cards than can be counted", quoted(text)), EXAMPLE)
+    })?;
+    if number.times_exact(1).is_none() && milli >= 1_000 {
         return Err(PublicError::invalid(
             field,
-            format!("{} is a part of a card; only whole cards can be asked for", quoted(text)),
-            EXAMPLE,
+            format!("{} is neither whole cards nor a share of one card", quoted(text)),
+            "2, or 0.5",
         ));
     }
-    number.times_ceil(1_000, 1).and_then(|milli| u32::try_from(milli).ok()).ok_or_else(|| {
-        PublicError::invalid(field, format!("{} is more cards than can be counted", quoted(text)), EXAMPLE)
+    Ok(milli)
+}
+
+/// A share of the cores of one card as text (`0.5`, `50%`) to thousandths, rounded up; all of it is a whole card.
+///
+/// # Errors
+/// Not a number, zero, or more than one card.
+pub fn share_milli(field: &str, text: &str) -> Result<u32, PublicError> {
+    const EXAMPLE: &str = "50%";
+    let (number, rest) = decimal(text.trim()).map_err(|why| why.error(field, text, EXAMPLE))?;
+    let refuse = |why: &str| PublicError::invalid(field, format!("{} {why}", quoted(text)), EXAMPLE);
+    let milli = match rest.trim() {
+        "" => number.times_ceil(1_000, 1),
+        "%" => number.times_ceil(10, 1),
+        _ => return Err(refuse("is not a share of a card")),
+    };
+    match milli.and_then(|milli| u32::try_from(milli).ok()) {
+        Some(0) => Err(refuse("is zero; leave the field out to ask for none")),
+        Some(milli @ 1..=1_000) => Ok(milli),
+        _ => Err(refuse("is more than one card; whole cards have their own field, gpus")),
+    }
+}
+
+/// A compute capability as text (`8.0`, `9`) to tenths.
+///
+/// # Errors
+/// Not a number with at most one decimal, zero, or above 99.9.
+pub fn compute_cap(field: &str, text: &str) -> Result<u16, PublicError> {
+    const EXAMPLE: &str = "8.0";
+    /// Ten times 99.9.
+    const TENTHS_MAX: u64 = 999;
+    let (number, rest) = decimal(text.trim()).map_err(|why| why.error(field, text, EXAMPLE))?;
+    let tenths = number.times_exact(10).filter(|tenths| rest.is_empty() && (1..=TENTHS_MAX).contains(tenths));
+    tenths.and_then(|tenths| u16::try_from(tenths).ok()).ok_or_else(|| {
+        PublicError::invalid(field, format!("{} is no compute capability", quoted(text)), EXAMPLE)
     })
 }
 
@@ -231,7 +285,8 @@ pub fn memory_text(mib: u64) -> String {
 
 /// Thousandths as text that [`cpus_milli`] reads back to the same value.
 #[must_use]
-pub fn milli_text(milli: u32) -> String {
+pub fn milli_text(milli: impl Into<u64>) -> String {
+    let milli = milli.into();
     let (whole, part) = (milli / 1_000, milli % 1_000);
     if part == 0 {
         return whole.to_string();

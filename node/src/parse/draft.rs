@@ -2,27 +2,27 @@
 //! script's header), and the whole becomes a [`JobSpec`] with its defaults.
 
 use super::key::{Key, Scalar, Value};
-use super::pieces::{check_argv, command, env_fault, grace_ms, models, name_of, too_large, workdir};
-use super::{amount, time, word};
-use rota_protocol::ask::Ask;
+use super::needs::{Needs, alternatives};
+use super::pieces::{check_argv, command, env_fault, name_of, too_large, workdir};
+use super::terms::Terms;
+use super::{amount, word};
 use rota_protocol::codec;
-use rota_protocol::job::{ArraySpec, JobSpec};
-use rota_protocol::limits::{ARGS_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, RETRIES_MAX, SPEC_BYTES_MAX};
+use rota_protocol::job::JobSpec;
+use rota_protocol::limits::{ALTERNATIVES_MAX, ARGS_MAX, SPEC_BYTES_MAX};
 use rota_protocol::{ErrorCode, PublicError};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// CPU of a task that asks for none: one core, in thousandths.
-pub const CPUS_MILLI_DEFAULT: u32 = 1_000;
-/// Most FPGAs of one task; a host has no more devices than this.
-const FPGAS_MAX: u32 = 128;
+pub use super::needs::CPUS_MILLI_DEFAULT;
 
 /// What a job gets that does not say it.
 #[derive(Debug, Clone)]
 pub struct Defaults {
     /// Working directory, absolute; a relative `workdir` starts here.
     pub workdir: PathBuf,
+    /// What `now` means, ms since the epoch.
+    pub now_ms: u64,
 }
 
 /// A job of which some things have been said. Every value in it has been read and is good by itself.
@@ -32,22 +32,13 @@ pub struct JobDraft {
     command: Option<Vec<Vec<u8>>>,
     env: BTreeMap<Vec<u8>, Vec<u8>>,
     workdir: Option<PathBuf>,
-    gpu_milli: Option<u32>,
-    gpu_models: Option<Vec<String>>,
-    vram_mib: Option<u64>,
-    cpus_milli: Option<u32>,
-    mem_mib: Option<u64>,
-    fpgas: Option<u32>,
-    labels: BTreeMap<String, String>,
-    array: Option<ArraySpec>,
-    priority: Option<u16>,
-    time_limit_ms: Option<u64>,
-    grace_ms: Option<u32>,
-    retries: Option<u16>,
+    needs: Needs,
+    alternatives: Vec<Needs>,
+    terms: Terms,
 }
 
 impl JobDraft {
-    /// Reads one value. `Env` and `Label` may be given piece by piece, everything else once.
+    /// Reads one value. `Env`, `Label`, `Device`, `After` and `Or` may be given piece by piece, all else once.
     ///
     /// # Errors
     /// The value is malformed, of the wrong type, or the key was given before.
@@ -64,44 +55,12 @@ impl JobDraft {
                 let bytes = value.one(key)?.bytes(field)?;
                 once(key, &mut self.workdir, workdir(bytes)?)
             }
-            Key::Gpus => {
-                let milli = amount::gpu_milli(field, value.amount(key)?)?;
-                once(key, &mut self.gpu_milli, milli)
+            Key::Or => {
+                self.alternatives.extend(alternatives(value)?);
+                Ok(())
             }
-            Key::GpuModel => once(key, &mut self.gpu_models, models(value)?),
-            Key::Vram => {
-                let mib = amount::memory_mib(field, value.amount(key)?)?;
-                once(key, &mut self.vram_mib, mib)
-            }
-            Key::Cpus => {
-                let milli = amount::cpus_milli(field, value.amount(key)?)?;
-                once(key, &mut self.cpus_milli, milli)
-            }
-            Key::Mem => {
-                let mib = amount::memory_mib(field, value.amount(key)?)?;
-                once(key, &mut self.mem_mib, mib)
-            }
-            Key::Fpga => {
-                let count = amount::count(field, value.amount(key)?, 0, FPGAS_MAX)?;
-                once(key, &mut self.fpgas, count)
-            }
-            Key::Label => self.set_label(value),
-            Key::Array => once(key, &mut self.array, word::array(field, value.amount(key)?)?),
-            Key::Priority => {
-                let most = u32::from(PRIORITY_MAX);
-                let priority = amount::count(field, value.amount(key)?, 0, most)?;
-                once(key, &mut self.priority, narrow(priority))
-            }
-            Key::Time => {
-                let ms = time::duration_ms(field, value.amount(key)?)?;
-                once(key, &mut self.time_limit_ms, ms)
-            }
-            Key::Grace => once(key, &mut self.grace_ms, grace_ms(value.amount(key)?)?),
-            Key::Retries => {
-                let most = u32::from(RETRIES_MAX);
-                let retries = amount::count(field, value.amount(key)?, 0, most)?;
-                once(key, &mut self.retries, narrow(retries))
-            }
+            _ if self.needs.set(key, value)? || self.terms.set(key, value)? => Ok(()),
+            _ => Err(PublicError::new(ErrorCode::Internal, format!("{field} has no reader"))),
         }
     }
 
@@ -111,44 +70,17 @@ impl JobDraft {
         self.command.is_some()
     }
 
-    /// Lays this draft over another: what this one says wins, single variables and labels included.
+    /// Lays this draft over another: what this one says wins, single variables, labels and devices included.
     #[must_use]
     pub fn over(self, base: Self) -> Self {
-        let Self {
-            name,
-            command,
-            env,
-            workdir,
-            gpu_milli,
-            gpu_models,
-            vram_mib,
-            cpus_milli,
-            mem_mib,
-            fpgas,
-            labels,
-            array,
-            priority,
-            time_limit_ms,
-            grace_ms,
-            retries,
-        } = self;
         Self {
-            name: name.or(base.name),
-            command: command.or(base.command),
-            env: base.env.into_iter().chain(env).collect(),
-            workdir: workdir.or(base.workdir),
-            gpu_milli: gpu_milli.or(base.gpu_milli),
-            gpu_models: gpu_models.or(base.gpu_models),
-            vram_mib: vram_mib.or(base.vram_mib),
-            cpus_milli: cpus_milli.or(base.cpus_milli),
-            mem_mib: mem_mib.or(base.mem_mib),
-            fpgas: fpgas.or(base.fpgas),
-            labels: base.labels.into_iter().chain(labels).collect(),
-            array: array.or(base.array),
-            priority: priority.or(base.priority),
-            time_limit_ms: time_limit_ms.or(base.time_limit_ms),
-            grace_ms: grace_ms.or(base.grace_ms),
-            retries: retries.or(base.retries),
+            name: self.name.or(base.name),
+            command: self.command.or(base.command),
+            env: base.env.into_iter().chain(self.env).collect(),
+            workdir: self.workdir.or(base.workdir),
+            needs: self.needs.over(base.needs),
+            alternatives: if self.alternatives.is_empty() { base.alternatives } else { self.alternatives },
+            terms: self.terms.over(base.terms),
         }
     }
 
@@ -162,43 +94,20 @@ impl JobDraft {
         if self.env.len() > ARGS_MAX {
             return Err(too_large("env", format!("{} variables", self.env.len()), ARGS_MAX));
         }
-        let gpu_milli = self.gpu_milli.unwrap_or(0);
-        let gpu_models = self.gpu_models.unwrap_or_default();
-        for (key, said) in [(Key::Vram, self.vram_mib.is_some()), (Key::GpuModel, !gpu_models.is_empty())] {
-            if said && gpu_milli == 0 {
-                return Err(PublicError {
-                    field: Some(key.name().to_owned()),
-                    ..PublicError::invalid("", "is asked of each GPU, but no GPU is asked for", "--gpus 1")
-                });
-            }
-        }
-        let devices = self.fpgas.filter(|count| *count > 0);
         let workdir = match self.workdir {
             Some(workdir) => defaults.workdir.join(workdir),
             None => defaults.workdir.clone(),
         };
-        let spec = JobSpec {
+        let mut spec = JobSpec {
             name: self.name.unwrap_or_else(|| name_of(&argv)),
             argv,
             env: self.env.into_iter().collect(),
             workdir: workdir.into_os_string().into_vec(),
-            ask: Ask {
-                gpu_milli,
-                gpu_models,
-                vram_mib: self.vram_mib.unwrap_or(0),
-                cpus_milli: self.cpus_milli.unwrap_or(CPUS_MILLI_DEFAULT),
-                mem_mib: self.mem_mib.unwrap_or(0),
-                devices: devices.map(|count| ("fpga".to_owned(), count)).into_iter().collect(),
-                labels: self.labels,
-                ..Ask::default()
-            },
-            array: self.array,
-            priority: self.priority.unwrap_or(PRIORITY_DEFAULT),
-            time_limit_ms: self.time_limit_ms,
-            grace_ms: self.grace_ms,
-            retries: self.retries.unwrap_or(0),
+            ask: self.needs.clone().build()?,
             ..JobSpec::default()
         };
+        add_alternatives(&mut spec, &self.needs, self.alternatives)?;
+        self.terms.fill(&mut spec, defaults.now_ms)?;
         let bytes = codec::encode(&spec).map_or(usize::MAX, |bytes| bytes.len());
         if bytes > SPEC_BYTES_MAX {
             return Err(too_large("command", format!("the whole job of {bytes} bytes"), SPEC_BYTES_MAX));
@@ -242,20 +151,26 @@ impl JobDraft {
             }),
         }
     }
+}
 
-    fn set_label(&mut self, value: &Value) -> Result<(), PublicError> {
-        let field = Key::Label.name();
-        let mut add = |(key, value): (String, String)| match self.labels.insert(key.clone(), value) {
-            Some(_) => Err(twice(&format!("{field}.{key}"))),
-            None => Ok(()),
-        };
-        match value {
-            Value::Map(pairs) => pairs.iter().try_for_each(|(key, value)| {
-                add((word::name(field, key)?, word::name(field, value.text(field)?)?))
-            }),
-            _ => scalars(value).iter().try_for_each(|pair| add(word::label(field, pair.text(field)?)?)),
-        }
+/// Each alternative takes over what it does not name. One that comes to an ask already there is a mistake.
+fn add_alternatives(spec: &mut JobSpec, main: &Needs, all: Vec<Needs>) -> Result<(), PublicError> {
+    const EXAMPLE: &str = "gpus=0 cpus=16";
+    let field = Key::Or.name();
+    if all.len() > ALTERNATIVES_MAX {
+        return Err(too_large(field, format!("{} alternatives", all.len()), ALTERNATIVES_MAX));
     }
+    for needs in all {
+        let ask = needs.instead_of(main.clone()).build().map_err(|error| {
+            let about = error.field.unwrap_or_default();
+            PublicError::invalid(field, format!("{about}: {}", error.message), EXAMPLE)
+        })?;
+        if spec.asks().any(|known| *known == ask) {
+            return Err(PublicError::invalid(field, "asks the same as what is asked already", EXAMPLE));
+        }
+        spec.alternatives.push(ask);
+    }
+    Ok(())
 }
 
 /// A list's values, or the one value.
@@ -267,18 +182,18 @@ pub(super) fn scalars(value: &Value) -> &[Scalar] {
     }
 }
 
-fn once<T>(key: Key, slot: &mut Option<T>, value: T) -> Result<(), PublicError> {
+pub(super) fn once<T>(key: Key, slot: &mut Option<T>, value: T) -> Result<(), PublicError> {
     if slot.replace(value).is_some() {
         return Err(twice(key.name()));
     }
     Ok(())
 }
 
-fn twice(field: &str) -> PublicError {
+pub(super) fn twice(field: &str) -> PublicError {
     PublicError { field: Some(field.to_owned()), ..PublicError::new(ErrorCode::Invalid, "is given twice") }
 }
 
 /// A count that was checked against a limit of 16 bits.
-fn narrow(count: u32) -> u16 {
+pub(super) fn narrow(count: u32) -> u16 {
     u16::try_from(count).unwrap_or(u16::MAX)
 }

@@ -11,39 +11,92 @@ pub enum Key {
     Name,
     /// Program and arguments (a list), or one text for `/bin/sh -c`.
     Command,
-    /// Environment variables.
-    Env,
-    /// Working directory.
-    Workdir,
-    /// Whole GPUs of each task.
+    /// GPUs of each task: whole cards, or a share of one.
     Gpus,
     /// Accepted GPU models.
     GpuModel,
-    /// Least memory of each GPU.
+    /// Least memory of each GPU, or memory held on the shared one.
     Vram,
     /// CPU cores of each task.
     Cpus,
     /// Memory of each task.
     Mem,
+    /// Share of the cores of one card.
+    GpuShare,
+    /// GPU models in order of preference.
+    Prefer,
+    /// Least compute capability.
+    ComputeCap,
+    /// Other devices of each task by kind.
+    Device,
     /// FPGAs of each task.
     Fpga,
     /// Host labels that must match.
     Label,
+    /// Another ask that would do as well.
+    Or,
     /// Array indices.
     Array,
-    /// 0 to 100.
-    Priority,
+    /// Parts that run together.
+    Gang,
+    /// Parts that run together, on as many hosts as can be.
+    Nodes,
+    /// How tasks lie to one another.
+    Layout,
+    /// Jobs that must be over first.
+    After,
+    /// The queue that it counts for.
+    Queue,
+    /// Not started before.
+    Begin,
+    /// Given up if not started by then.
+    Deadline,
+    /// Waits until it is released.
+    Hold,
+    /// Runs until it is stopped.
+    Service,
     /// Longest run of an attempt.
     Time,
     /// Time between TERM and KILL.
     Grace,
+    /// A signal before the end.
+    Warn,
+    /// 0 to 100.
+    Priority,
+    /// May be ended to make room.
+    Preemptible,
+    /// May not be ended to make room.
+    NoPreempt,
+    /// Waits again after it was ended to make room.
+    Requeue,
+    /// Is over when it was ended to make room.
+    NoRequeue,
+    /// Exit status by which a task asks to be queued again.
+    RequeueStatus,
     /// How often a failed task may run again.
     Retries,
+    /// Environment variables.
+    Env,
+    /// Working directory.
+    Workdir,
 }
+
+/// Other names: short ones of our own, and those by which users of Slurm know the thing.
+const OTHER_NAMES: [(&str, Key); 5] = [
+    ("model", Key::GpuModel),
+    ("partition", Key::Queue),
+    ("dependency", Key::After),
+    ("signal", Key::Warn),
+    ("time-limit", Key::Time),
+];
+
+/// Flags of one letter.
+const LETTERS: [(char, Key); 5] =
+    [('N', Key::Nodes), ('q', Key::Queue), ('p', Key::Queue), ('d', Key::After), ('H', Key::Hold)];
 
 impl Key {
     /// All of them, in the order in which they are listed to people.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 36] = [
         Self::Name,
         Self::Command,
         Self::Gpus,
@@ -51,12 +104,32 @@ impl Key {
         Self::Vram,
         Self::Cpus,
         Self::Mem,
+        Self::GpuShare,
+        Self::Prefer,
+        Self::ComputeCap,
+        Self::Device,
         Self::Fpga,
         Self::Label,
+        Self::Or,
         Self::Array,
+        Self::Gang,
+        Self::Nodes,
+        Self::Layout,
+        Self::After,
+        Self::Queue,
+        Self::Begin,
+        Self::Deadline,
+        Self::Hold,
+        Self::Service,
         Self::Time,
         Self::Grace,
+        Self::Warn,
         Self::Priority,
+        Self::Preemptible,
+        Self::NoPreempt,
+        Self::Requeue,
+        Self::NoRequeue,
+        Self::RequeueStatus,
         Self::Retries,
         Self::Env,
         Self::Workdir,
@@ -68,21 +141,47 @@ impl Key {
         match self {
             Self::Name => "name",
             Self::Command => "command",
-            Self::Env => "env",
-            Self::Workdir => "workdir",
             Self::Gpus => "gpus",
             Self::GpuModel => "gpu-model",
             Self::Vram => "vram",
             Self::Cpus => "cpus",
             Self::Mem => "mem",
+            Self::GpuShare => "gpu-share",
+            Self::Prefer => "prefer",
+            Self::ComputeCap => "compute-cap",
+            Self::Device => "device",
             Self::Fpga => "fpga",
             Self::Label => "label",
+            Self::Or => "or",
             Self::Array => "array",
-            Self::Priority => "priority",
+            Self::Gang => "gang",
+            Self::Nodes => "nodes",
+            Self::Layout => "layout",
+            Self::After => "after",
+            Self::Queue => "queue",
+            Self::Begin => "begin",
+            Self::Deadline => "deadline",
+            Self::Hold => "hold",
+            Self::Service => "service",
             Self::Time => "time",
             Self::Grace => "grace",
+            Self::Warn => "warn",
+            Self::Priority => "priority",
+            Self::Preemptible => "preemptible",
+            Self::NoPreempt => "no-preempt",
+            Self::Requeue => "requeue",
+            Self::NoRequeue => "no-requeue",
+            Self::RequeueStatus => "requeue-status",
             Self::Retries => "retries",
+            Self::Env => "env",
+            Self::Workdir => "workdir",
         }
+    }
+
+    /// Whether it is true by being named: `--hold`, which is `--hold=yes`.
+    #[must_use]
+    pub fn is_switch(self) -> bool {
+        matches!(self, Self::Hold | Self::Service | Self::NoPreempt | Self::Requeue | Self::NoRequeue)
     }
 
     /// The key of this name; `_` stands for `-`.
@@ -91,10 +190,18 @@ impl Key {
     /// No such key: names the nearest and lists all.
     pub fn parse(text: &str) -> Result<Self, PublicError> {
         let wanted = text.replace('_', "-");
+        let other = OTHER_NAMES.iter().find(|(name, _)| *name == wanted).map(|(_, key)| *key);
         Self::ALL
             .into_iter()
             .find(|key| key.name() == wanted)
+            .or(other)
             .ok_or_else(|| word::unknown(text, "key", text, Self::ALL.into_iter().map(Self::name)))
+    }
+
+    /// The key of a flag of one letter.
+    #[must_use]
+    pub fn of_letter(letter: char) -> Option<Self> {
+        LETTERS.iter().find(|(known, _)| *known == letter).map(|(_, key)| *key)
     }
 }
 
@@ -105,7 +212,7 @@ pub enum Scalar {
     Text(Vec<u8>),
     /// A number, as written.
     Number(String),
-    /// `true` or `false`, which no key takes.
+    /// `true` or `false`, which only switches take.
     Flag(bool),
 }
 
@@ -163,6 +270,22 @@ impl Value {
         match self {
             Self::One(scalar) => Ok(scalar),
             other => Err(wrong_type(key.name(), "one value", other.noun())),
+        }
+    }
+
+    /// Yes or no, in whatever words.
+    pub(super) fn yes(&self, key: Key) -> Result<bool, PublicError> {
+        match self.one(key)? {
+            Scalar::Flag(yes) => Ok(*yes),
+            Scalar::Text(bytes) => {
+                let text = utf8(key.name(), bytes)?;
+                match text.trim().to_ascii_lowercase().as_str() {
+                    "yes" | "true" | "on" => Ok(true),
+                    "no" | "false" | "off" => Ok(false),
+                    _ => Err(word::unknown(key.name(), "answer", text, ["yes", "no"].into_iter())),
+                }
+            }
+            other @ Scalar::Number(_) => Err(wrong_type(key.name(), "yes or no", other.noun())),
         }
     }
 

@@ -1,8 +1,9 @@
 //! The one parser: whatever a person writes about a job, whether as flags, in a spec file, in a script's header, over
 //! HTTP or on a web page, comes through here, so that the same text gives the same stored value everywhere.
 //!
-//! - [`amount`]: memory, CPUs, GPUs, counts; [`time`]: lengths of time; [`word`]: arrays, signals, states, job numbers;
-//! - [`key`]: what can be said of a job; [`draft`]: a job being put together, and its defaults;
+//! - [`amount`]: memory, CPUs, GPUs, counts; [`time`]: lengths of time; [`moment`]: points in time; [`word`]: arrays,
+//!   signals, states, job numbers; [`shape`]: gangs, layouts, dependencies, warnings; [`rules`]: bounds of queues;
+//! - [`key`]: what can be said of a job; [`draft`]: a job being put together, and its defaults; `needs`, `terms`: its parts;
 //! - [`fields`]: spec files (TOML) and JSON bodies; [`script`]: `#ROTA` lines and how a script is run.
 //!
 //! What this is not: it never asks the cluster. Whether an ask can be met is the server's answer. Every refusal is a
@@ -12,11 +13,18 @@ pub mod amount;
 pub mod draft;
 pub mod fields;
 pub mod key;
+pub mod moment;
+mod needs;
 mod pieces;
+pub mod rules;
 pub mod script;
+pub mod shape;
+mod terms;
 pub mod time;
 pub mod word;
 
+#[cfg(test)]
+mod shape_tests;
 #[cfg(test)]
 mod tests;
 

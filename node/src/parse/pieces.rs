@@ -58,19 +58,19 @@ pub(super) fn workdir(bytes: &[u8]) -> Result<PathBuf, PublicError> {
     Ok(PathBuf::from(OsStr::from_bytes(bytes)))
 }
 
-pub(super) fn models(value: &Value) -> Result<Vec<String>, PublicError> {
-    let field = Key::GpuModel.name();
+/// Models in the order given.
+pub(super) fn models(key: Key, value: &Value) -> Result<Vec<String>, PublicError> {
+    let field = key.name();
     let mut models = Vec::new();
     if let Value::Map(_) = value {
         return Err(wrong_type(field, "a text or a list of texts", "a table"));
     }
     for scalar in scalars(value) {
         for model in scalar.text(field)?.split(',') {
-            models.push(word::name(field, model)?);
+            let model = word::name(field, model);
+            models.push(model.map_err(|error| PublicError { example: Some("H100,A100".into()), ..error })?);
         }
     }
-    models.sort();
-    models.dedup();
     Ok(models)
 }
 

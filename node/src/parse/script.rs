@@ -122,34 +122,46 @@ fn head(text: &str) -> Result<JobDraft, PublicError> {
     Ok(draft)
 }
 
-/// `--gpus 2 --mem=16G`
+/// `--gpus 2 --mem=16G --hold -N 4`
 fn ask_line(draft: &mut JobDraft, line: &str) -> Result<(), PublicError> {
     let words = words(line)?;
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        let Some(flag) = word.strip_prefix("--") else {
-            return Err(refuse(format!("{} is no flag", quoted(word))));
-        };
-        let (name, value) = match flag.split_once('=') {
-            Some((name, value)) => (name, value),
+        let (key, value) = flag(word)?;
+        let value = match value {
+            Some(value) => Some(value),
+            None if key.is_switch() => None,
             None => {
-                let value = words
-                    .next()
-                    .ok_or_else(|| PublicError { field: Some(flag.to_owned()), ..refuse("has no value") })?;
-                (flag, value.as_str())
+                let missing =
+                    || PublicError { field: Some(key.name().to_owned()), ..refuse("has no value") };
+                Some(words.next().ok_or_else(missing)?.as_str())
             }
         };
-        let key = Key::parse(name)?;
         if key == Key::Command {
             return Err(refuse("the command of a script is the script"));
         }
-        draft.set(key, &Value::text(value))?;
+        draft.set(key, &value.map_or(Value::One(Scalar::Flag(true)), Value::text))?;
     }
     Ok(())
 }
 
+/// The key of a flag, and its value if that stands in the same word: `--name=x`, `-N4`, `-N`.
+fn flag(word: &str) -> Result<(Key, Option<&str>), PublicError> {
+    if let Some(flag) = word.strip_prefix("--") {
+        return Ok(match flag.split_once('=') {
+            Some((name, value)) => (Key::parse(name)?, Some(value)),
+            None => (Key::parse(flag)?, None),
+        });
+    }
+    let mut letters = word.strip_prefix('-').unwrap_or_default().chars();
+    let key = letters.next().and_then(Key::of_letter);
+    let key = key.ok_or_else(|| refuse(format!("{} is no flag", quoted(word))))?;
+    let rest = letters.as_str();
+    Ok((key, Some(rest.strip_prefix('=').unwrap_or(rest)).filter(|value| !value.is_empty())))
+}
+
 /// Splits at blanks; quotes of either kind keep a word together; ` #` begins a comment.
-fn words(line: &str) -> Result<Vec<String>, PublicError> {
+pub(super) fn words(line: &str) -> Result<Vec<String>, PublicError> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote: Option<char> = None;

@@ -8,32 +8,27 @@ use rota_protocol::limits::TIME_LIMIT_MS_MAX;
 use rota_protocol::{ErrorCode, JobId, PublicError};
 use std::path::PathBuf;
 
-fn defaults() -> Defaults {
-    Defaults { workdir: PathBuf::from("/home/u1") }
+/// 2026-12-01 00:00:00 UTC.
+const NOW_MS: u64 = 1_796_083_200_000;
+
+pub(super) fn defaults() -> Defaults {
+    Defaults { workdir: PathBuf::from("/home/u1"), now_ms: NOW_MS }
 }
 
 /// The spec that a job of `key = text` becomes through flags.
 fn by_flag(key: Key, text: &str) -> Result<JobSpec, PublicError> {
     let mut draft = JobDraft::default();
     draft.set(Key::Command, &Value::List(vec![Scalar::Text(b"true".into())]))?;
-    if key == Key::Vram {
-        draft.set(Key::Gpus, &Value::text("1"))?;
-    }
     draft.set(key, &Value::text(text))?;
     draft.build(&defaults())
 }
 
 /// The same through a spec file, a JSON body and a script's head; the command of the last is put back.
-fn by_all(key: Key, text: &str) -> Vec<Result<JobSpec, PublicError>> {
-    let (name, gpus) = (key.name(), key == Key::Vram);
-    let mut toml = format!("command = [\"true\"]\n{name} = {text:?}\n");
+pub(super) fn by_all(key: Key, text: &str) -> Vec<Result<JobSpec, PublicError>> {
+    let name = key.name();
+    let toml = format!("command = [\"true\"]\n{name} = {text:?}\n");
     let mut json = format!("{{\"command\": [\"true\"], {name:?}: {text:?}");
-    let mut script = format!("#!/bin/sh\n#ROTA --{name} \"{text}\"\n");
-    if gpus {
-        toml.push_str("gpus = 1\n");
-        json.push_str(", \"gpus\": 1");
-        script.push_str("#ROTA --gpus 1\n");
-    }
+    let mut script = format!("#!/bin/sh\n#ROTA --{name}=\"{text}\"\n");
     json.push('}');
     script.push_str("true\n");
     let build = |draft: Result<JobDraft, PublicError>| draft?.build(&defaults());
@@ -167,14 +162,21 @@ fn one_time_text_has_one_meaning_and_a_positive_one_is_never_none() {
 }
 
 #[test]
-fn gpus_are_whole_and_cpus_may_be_parts() {
+fn gpus_are_whole_cards_or_a_share_of_one_and_cpus_may_be_parts() {
     for (text, milli) in [
         ("2", Some(2_000)),
         ("0", Some(0)),
         (" 8 ", Some(8_000)),
-        ("0.5", None),
+        ("0.5", Some(500)),
+        ("0.0000001", Some(1)),
+        ("1.0", Some(1_000)),
+        ("0.9999999", None),
         ("1.0000001", None),
+        ("2.5", None),
+        ("NaN", None),
+        ("inf", None),
         ("-1", None),
+        ("-0.5", None),
         ("two", None),
         ("2xH100", None),
         ("4294967295", None),
@@ -182,6 +184,26 @@ fn gpus_are_whole_and_cpus_may_be_parts() {
         ("", None),
     ] {
         check(Key::Gpus, text, |spec| Some(u64::from(spec.ask.gpu_milli)), milli);
+    }
+    for (text, milli) in [
+        ("0.5", Some(500)),
+        ("50%", Some(500)),
+        (" 12.5 % ", Some(125)),
+        ("100%", Some(1_000)),
+        ("1", Some(1_000)),
+        ("0.0001%", Some(1)),
+        ("0", None),
+        ("0%", None),
+        ("-50%", None),
+        ("101%", None),
+        ("1.0000001", None),
+        ("2", None),
+        ("NaN", None),
+        ("half", None),
+        ("50%%", None),
+        ("", None),
+    ] {
+        check(Key::GpuShare, text, |spec| Some(u64::from(spec.ask.gpu_milli)), milli);
     }
     for (text, milli) in [
         ("4", Some(4_000)),
@@ -235,6 +257,7 @@ fn arrays_are_ranges() {
         ("5", array(5, 5, 1, 0)),
         ("1-10000000", array(1, 10_000_000, 1, 0)),
         ("0-10000000", None),
+        ("1-20000000%50", None),
         ("0-4294967295", None),
         ("0-9223372036854775808", None),
         ("9-1", None),
@@ -252,6 +275,23 @@ fn arrays_are_ranges() {
             Some(_) => assert_eq!(got.unwrap().array, wanted, "{text:?}"),
             None => assert_eq!(got.unwrap_err().field.as_deref(), Some("array"), "{text:?}"),
         }
+    }
+}
+
+#[test]
+fn an_array_above_the_limit_is_told_the_limit_its_size_and_how_to_cap() {
+    // Field report R010.
+    for (text, tasks) in [
+        ("1-20000000", "20000000 tasks"),
+        ("0-10000000%50", "10000001 tasks"),
+        ("0-4294967295", "4294967295 tasks"),
+        ("0-9223372036854775808", "more than 4294967295 tasks"),
+    ] {
+        let error = by_flag(Key::Array, text).unwrap_err();
+        for part in [tasks, "the limit is 10000000", "at once with %"] {
+            assert!(error.message.contains(part), "{text}: {error}");
+        }
+        assert!(by_flag(Key::Array, error.example.as_deref().unwrap()).is_ok(), "{error}");
     }
 }
 
@@ -302,6 +342,20 @@ fn wrong_types_and_shapes_are_refused_with_their_key() {
         ("gpus = {n = 1}", "gpus"),
         ("gpus = nan", "gpus"),
         ("gpus = 1.5", "gpus"),
+        ("hold = 1", "hold"),
+        ("hold = \"maybe\"", "hold"),
+        ("preemptible = 0", "preemptible"),
+        ("or = 1", "or"),
+        ("or = [1]", "or"),
+        ("or = {}", "or"),
+        ("or = \"\"", "or"),
+        ("after = 12", "after"),
+        ("after = {a = 1}", "after"),
+        ("device = 1", "device"),
+        ("device = {fpga = true}", "device"),
+        ("begin = true", "begin"),
+        ("queue = []", "queue"),
+        ("compute-cap = inf", "compute-cap"),
         ("time = inf", "time"),
         ("time = 1e308", "time"),
         ("mem = -16", "mem"),
@@ -390,7 +444,7 @@ fn a_job_that_is_no_job_or_too_large_is_refused() {
     draft.set(Key::Command, &Value::text("true")).unwrap();
     draft.inherit_env((0..1_000_000_u32).map(|i| (format!("V{i}").into_bytes(), b"1".to_vec())));
     assert_eq!(draft.build(&defaults()).unwrap_err().code, ErrorCode::TooLarge);
-    for text in ["vram = \"1G\"\ncommand=\"x\"", "gpu-model = \"H100\"\ngpus = 0\ncommand=\"x\""] {
+    for text in ["vram = \"1G\"\ngpus = 0\ncommand=\"x\"", "gpu-model = \"H100\"\ngpus = 0\ncommand=\"x\""] {
         let error = draft_from_toml(text.as_bytes()).unwrap().build(&defaults()).unwrap_err();
         assert_eq!(error.code, ErrorCode::Invalid, "{text}");
         assert!(error.field.is_some());
@@ -463,6 +517,18 @@ fn words_of_the_command_line() {
     assert_eq!(
         word::states("state", "PD,running, cg"),
         Ok(vec![JobState::Pending, JobState::Running, JobState::Ending])
+    );
+    assert_eq!(
+        word::states("state", "TO,pr,DF,DL,nf,time-limit,host lost"),
+        Ok(vec![
+            JobState::TimedOut,
+            JobState::Preempted,
+            JobState::DependencyFailed,
+            JobState::DeadlineMissed,
+            JobState::HostLost,
+            JobState::TimedOut,
+            JobState::HostLost,
+        ])
     );
     assert!(word::states("state", "").is_err());
     assert_eq!(word::output_stream("stream", "err"), Ok(OutputStream::Stderr));

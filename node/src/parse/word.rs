@@ -5,6 +5,7 @@ use super::amount::quoted;
 use rota_protocol::api::OutputStream;
 use rota_protocol::job::{ArraySpec, JobState};
 use rota_protocol::limits::{ARRAY_TASKS_MAX, NAME_BYTES_MAX};
+use rota_protocol::queue::is_queue_name;
 use rota_protocol::{JobId, PublicError};
 
 /// Array indices as text: `0-9`, `0-9:2`, `1-1000%50`, `7`.
@@ -18,6 +19,13 @@ pub fn array(field: &str, text: &str) -> Result<ArraySpec, PublicError> {
     if trimmed.contains(',') {
         return Err(refuse("is a list; only one range is possible"));
     }
+    let too_many = |tasks: &str| {
+        let message = format!(
+            "{} has {tasks} tasks, the limit is {ARRAY_TASKS_MAX}; submit fewer, and cap how many run at once with %",
+            quoted(text)
+        );
+        PublicError::invalid(field, message, "0-9999999%50")
+    };
     let (range, cap) = split_off(trimmed, '%');
     let (range, step) = split_off(range, ':');
     let (start, end) = split_off(range, '-');
@@ -25,7 +33,7 @@ pub fn array(field: &str, text: &str) -> Result<ArraySpec, PublicError> {
         if part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) {
             return Err(refuse("is not first-last, first-last:step or first-last%most"));
         }
-        part.parse().map_err(|_| refuse("has an index above 4294967295"))
+        part.parse().map_err(|_| too_many("more than 4294967295"))
     };
     let start = number(start)?;
     let array = ArraySpec {
@@ -44,7 +52,7 @@ pub fn array(field: &str, text: &str) -> Result<ArraySpec, PublicError> {
         return Err(refuse("lets 0 tasks run at once"));
     }
     if array.count() > ARRAY_TASKS_MAX {
-        return Err(refuse("has more than 10000000 tasks"));
+        return Err(too_many(&array.count().to_string()));
     }
     Ok(array)
 }
@@ -86,6 +94,13 @@ const SIGNALS: [(&str, u8); 16] = [
     ("WINCH", 28),
 ];
 
+/// A signal's name, or its number if it has none.
+#[must_use]
+pub fn signal_text(number: u8) -> String {
+    let named = SIGNALS.iter().find(|(_, known)| *known == number);
+    named.map_or_else(|| number.to_string(), |(name, _)| (*name).to_owned())
+}
+
 /// A signal by name (`USR1`, `sigusr1`) or number (1 to 64).
 ///
 /// # Errors
@@ -102,13 +117,18 @@ pub fn signal(field: &str, text: &str) -> Result<u8, PublicError> {
     }
 }
 
-const STATES: [JobState; 6] = [
+const STATES: [JobState; 11] = [
     JobState::Pending,
     JobState::Running,
     JobState::Ending,
     JobState::Succeeded,
     JobState::Failed,
     JobState::Cancelled,
+    JobState::TimedOut,
+    JobState::Preempted,
+    JobState::DependencyFailed,
+    JobState::DeadlineMissed,
+    JobState::HostLost,
 ];
 
 /// Job states by name or two letters, with commas between them.
@@ -118,7 +138,8 @@ const STATES: [JobState; 6] = [
 pub fn states(field: &str, text: &str) -> Result<Vec<JobState>, PublicError> {
     text.split(',')
         .map(|word| {
-            let wanted = word.trim();
+            // `time-limit` and `time_limit` are easier to type than a name with a blank.
+            let wanted = &word.trim().replace(['-', '_'], " ");
             STATES
                 .into_iter()
                 .find(|state| {
@@ -202,6 +223,19 @@ pub fn name(field: &str, text: &str) -> Result<String, PublicError> {
         return Ok(trimmed.to_owned());
     };
     Err(PublicError::invalid(field, format!("{} {why}", quoted(text)), "train-7"))
+}
+
+/// A queue's path: `research/vision`.
+///
+/// # Errors
+/// Empty elements, other characters than letters, digits, `-`, `_`, `.`, `@`, or too long or deep.
+pub fn queue(field: &str, text: &str) -> Result<String, PublicError> {
+    let trimmed = text.trim();
+    if !is_queue_name(trimmed) {
+        let message = format!("{} is no queue's path", quoted(text));
+        return Err(PublicError::invalid(field, message, "research/vision"));
+    }
+    Ok(trimmed.to_owned())
 }
 
 /// A label as text: `pool=a`.

@@ -6,7 +6,7 @@ use rota_protocol::api::{ApiAnswer, ApiCall, ApiReply, ApiRequest, LogChunk, Out
 use rota_protocol::frame::{FrameKind, VERSION_MAX};
 use rota_protocol::ids::{JobId, Token};
 use rota_protocol::job::{Actor, AttemptEnd, JobSpec, JobState, Role};
-use rota_protocol::view::{JobRow, JobView, TaskCounts};
+use rota_protocol::view::{Accepted, JobRow, JobView, TaskCounts};
 use rota_protocol::{ErrorCode, PublicError, RequestId};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -22,8 +22,20 @@ use tokio::sync::{mpsc, watch};
 
 /// A job of this name waits for ever.
 pub(crate) const HELD: &str = "held";
+/// A job of this name gets a time limit from its queue.
+pub(crate) const CAPPED: &str = "capped";
+/// A job whose name ends so is over in this state as soon as it is submitted: the state's two letters.
+pub(crate) const ENDS: &str = "ends-";
 /// The connection that reads the output of a job of this name is cut once, in the middle.
 pub(crate) const CUT: &str = "cut";
+
+const STATES: [JobState; 5] = [
+    JobState::TimedOut,
+    JobState::Preempted,
+    JobState::DependencyFailed,
+    JobState::DeadlineMissed,
+    JobState::HostLost,
+];
 
 /// One job.
 #[derive(Default)]
@@ -136,6 +148,10 @@ async fn answer(shared: Arc<Shared>, call: ApiCall, queue: mpsc::Sender<ApiAnswe
             let accepted = jobs.into_iter().map(|(request, spec)| Ok(shared.accept(request, spec)));
             Ok(ApiReply::Submitted(accepted.collect()))
         }
+        ApiRequest::SubmitNoted { jobs } => {
+            let accepted = jobs.into_iter().map(|(request, spec)| Ok(shared.accept_noted(request, spec)));
+            Ok(ApiReply::Accepted(accepted.collect()))
+        }
         ApiRequest::Queue { filter, .. } => Ok(shared.page(&filter)),
         ApiRequest::Me => {
             let last = shared.jobs.lock().unwrap().keys().last().copied().map(JobId);
@@ -233,13 +249,21 @@ impl Shared {
         let next = JobId(requests.len() as u64 + 1);
         let job = *requests.entry(request).or_insert(next);
         if job == next {
-            let held = spec.name == HELD;
+            let held = spec.name == HELD || spec.name.starts_with(ENDS);
             self.jobs.lock().unwrap().insert(job.0, Job { spec: Some(spec.clone()), ..Job::default() });
             if !held {
                 tokio::spawn(Arc::clone(self).carry_out(job, spec));
             }
         }
         job
+    }
+
+    /// A job of the name [`CAPPED`] meets a queue's rule.
+    fn accept_noted(self: &Arc<Self>, request: RequestId, spec: JobSpec) -> Accepted {
+        let capped = spec.name == CAPPED;
+        let time_limit_ms = spec.time_limit_ms.or(capped.then_some(3_600_000));
+        let notes = if capped { vec!["time limit 1h: the rule of queue t".to_owned()] } else { Vec::new() };
+        Accepted { job: self.accept(request, spec), queue: "t".into(), time_limit_ms, notes }
     }
 
     async fn carry_out(self: Arc<Self>, job: JobId, spec: JobSpec) {
@@ -327,7 +351,9 @@ impl Shared {
         let jobs = self.jobs.lock().unwrap();
         let job = &jobs[&id.0];
         let spec = job.spec.as_ref().unwrap();
+        let ended = spec.name.strip_prefix(ENDS).and_then(|code| STATES.into_iter().find(|s| s.code() == code));
         let (state, place) = match (&job.end, job.pid) {
+            _ if ended.is_some() => (ended.unwrap(), "(job 1 failed, not ok)"),
             (Some(_), Some(_)) => (JobState::Ending, "n1"),
             (Some(AttemptEnd::Cancelled), None) => (JobState::Cancelled, ""),
             (Some(end), None) if end.is_success() => (JobState::Succeeded, ""),

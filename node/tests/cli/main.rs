@@ -3,7 +3,7 @@
 
 mod agent;
 
-use agent::{Agent, CUT, HELD};
+use agent::{Agent, CAPPED, CUT, ENDS, HELD};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
@@ -134,7 +134,20 @@ fn output_comes_whole_and_once_over_a_broken_connection() {
 fn what_cannot_be_accepted_is_refused_in_one_line_before_anything_is_sent() {
     let agent = Agent::start();
     for (args, says) in [
-        (&["submit", "--gpus", "0.5", "true"][..], "error: gpus: "),
+        (&["submit", "--gpus", "1.5", "true"][..], "error: gpus: "),
+        (&["submit", "--gang", "0", "true"], "error: gang: \"0\" is not a whole number from 1 to 4096"),
+        (&["submit", "--after", "12", "true"], "(for example: ok:12)"),
+        (&["submit", "--or", "gpuz=1", "true"], "error: or: gpuz: "),
+        (&["submit", "--device", "fpag=1", "true"], "did you mean fpga?"),
+        (&["submit", "--deadline", "2020-01-01", "true"], "error: deadline: has passed already"),
+        (&["submit", "--array", "1-20000000", "true"], "the limit is 10000000"),
+        (&["submit", "--warn", "KILL@5s", "true"], "cannot be caught"),
+        (&["queues", "set", "a//b"], "error: queue: "),
+        (&["queues", "set", "lab", "--ceiling", "gpuz=1"], "did you mean gpus?"),
+        (&["priority", "1", "101"], "not a whole number from 0 to 100"),
+        (&["hold", "1_2"], "takes whole jobs"),
+        (&["reserve", "m", "--hosts", "a", "--for", "0", "--maintenance"], "error: for: "),
+        (&["drain", "n1", "--deadline", "soon"], "error: deadline: "),
         (&["submit", "--mem", "12X", "true"], "(for example: 16G)"),
         (&["submit", "--time", "-5m", "true"], "error: "),
         (&["submit", "--time=-5m", "true"], "error: time: \"-5m\" is negative"),
@@ -237,7 +250,7 @@ fn what_was_understood_is_echoed() {
         ["submit", "--dry-run", "--spec", spec.to_str().unwrap(), "--time", "90", "--array", "0-9:3%2"];
     let (status, out, _) = ask(&agent, &args);
     assert_eq!(status, 0);
-    for line in ["gpus      2", "mem       1536 MiB", "time      1m30s", "array     0-9:3%2 (4 tasks)"] {
+    for line in ["gpus      2", "mem       1536 MiB", "time      1m30s", "array     0-9:3%2 (4 tasks, at most 2 at once)"] {
         assert!(out.lines().any(|l| l == line), "{line}: {out}");
     }
     assert!(agent.specs().is_empty());
@@ -247,4 +260,46 @@ fn what_was_understood_is_echoed() {
     assert_eq!(document["spec"]["ask"]["gpu_milli"], 2_000);
     let (_, out, _) = ask(&agent, &["submit", "true"]);
     assert_eq!(out, "job 2\n");
+}
+
+#[test]
+fn each_way_to_end_has_a_status_of_its_own_and_says_so() {
+    // Field report R044.
+    let agent = Agent::start();
+    for (at, (code, status, says)) in [
+        ("TO", 124, "ended by its time limit of 2s"),
+        ("PR", 123, "ended to make room"),
+        ("DF", 122, "never started: job 1 failed, not ok"),
+        ("DL", 121, "never started: its deadline passed"),
+        ("NF", 125, "its host was lost"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("{ENDS}{code}");
+        let (run, _, err) = ask(&agent, &["run", "--name", &name, "--time", "2s", "true"]);
+        assert_eq!(run, status, "{code}: {err}");
+        assert!(err.contains(says), "{code}: {err}");
+        let job = (at + 1).to_string();
+        let (wait, out, _) = ask(&agent, &["wait", &job]);
+        assert_eq!(wait, status, "{out}");
+        assert!(out.contains(&format!("(exit {status})")), "{out}");
+    }
+    let (_, out, _) = ask(&agent, &["queue", "--all", "--state", "TO,PR,DF,DL,NF"]);
+    assert!(["TO", "PR", "DF", "DL", "NF"].iter().all(|code| out.contains(code)), "{out}");
+}
+
+#[test]
+fn what_the_cluster_made_of_a_job_is_told_once() {
+    // Field reports R001 and R044.
+    let agent = Agent::start();
+    let (status, out, err) = ask(&agent, &["submit", "--name", CAPPED, "true"]);
+    assert_eq!((status, out.as_str(), err.as_str()), (0, "job 1\n", "note: time limit 1h: the rule of queue t\n"));
+    let (_, out, err) = ask(&agent, &["submit", "--name", CAPPED, "--json", "true"]);
+    let document: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(document["spec"]["time_limit_ms"], 3_600_000, "as stored, not as sent");
+    assert_eq!((&document["queue"], document["notes"].as_array().unwrap().len()), (&"t".into(), 1));
+    assert_eq!(err, "");
+    let (_, _, err) = ask(&agent, &["submit", "--name", CAPPED, "--time", "5m", "--verbose", "true"]);
+    assert_eq!(err.lines().count(), 1);
 }

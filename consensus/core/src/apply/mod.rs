@@ -7,7 +7,7 @@ mod admit_host;
 mod cancel;
 mod commit_plan;
 mod create_cluster;
-mod depend;
+pub(crate) mod depend;
 mod drain;
 mod end;
 mod evict;

@@ -300,6 +300,20 @@ pub fn amounts(host: &Host, ask: &Ask, devices: &[DeviceUuid]) -> Amounts {
     amounts
 }
 
+/// All of a card or slice, as queues count it.
+pub(crate) fn card_amounts(device: &DeviceFacts) -> Amounts {
+    let gpu_milli = match device.kind {
+        DeviceKind::Gpu => CARD_MILLI,
+        DeviceKind::Mig => slice_milli(&device.model),
+        DeviceKind::Fpga => return Amounts::default(),
+    };
+    Amounts {
+        gpu_milli: u64::from(gpu_milli),
+        vram_mib: device.vram_mib.unwrap_or(0),
+        ..Amounts::default()
+    }
+}
+
 /// Marks devices, CPU and memory as taken in a copy of what a host has in use. The token only has to be unlike any
 /// that is real.
 pub(crate) fn take(host: &Host, used: &mut Used, want: Want<'_>, devices: &[DeviceUuid], token: Token) {

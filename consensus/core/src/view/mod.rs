@@ -1,24 +1,28 @@
 //! Rows for people and programs, from one consistent copy of the state. Nothing here decides anything.
 
-use crate::explain;
-use crate::fit::{mib, milli};
+mod hosts;
+mod queues;
+mod reasons;
+
+pub use hosts::{devices, hosts, hosts_at};
+pub use queues::{queues, reservations};
+
+use crate::fit::{mib, milli, tenths};
 use crate::state::State;
 use crate::state::attempt::{Attempt, EndedAttempt};
-use crate::state::host::Host;
 use crate::state::job::Job;
+use reasons::Reasons;
 use rota_protocol::api::QueueFilter;
 use rota_protocol::ask::Ask;
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind};
-use rota_protocol::job::{Actor, AttemptEnd, JobState, Role};
+use rota_protocol::job::{Actor, JobSpec, JobState, Role};
 use rota_protocol::limits::LIST_ROWS_MAX;
-use rota_protocol::view::{AttemptRow, DeviceHold, DeviceRow, HostRow, JobRow, JobView};
+use rota_protocol::view::{AttemptRow, JobRow, JobView};
 use rota_protocol::{DeviceUuid, HostId, JobId};
 use std::collections::BTreeMap;
 
 /// Names of hosts shown in a row before it says how many more.
 const PLACES_SHOWN: usize = 3;
-/// Different asks whose reason for waiting is worked out for one list; the rest just wait.
-const REASONS_MAX: usize = 256;
 /// Shell status of a job that was cancelled.
 const CANCELLED_STATUS: u8 = 130;
 /// Of a job that was ended to make room for good.
@@ -85,35 +89,6 @@ pub fn job_row(state: &State, id: JobId) -> Option<JobRow> {
     Some(row(state, state.job(id)?, &mut Reasons::default()))
 }
 
-/// All hosts by number, as of log time.
-#[must_use]
-pub fn hosts(state: &State) -> Vec<HostRow> {
-    hosts_at(state, state.clock_ms())
-}
-
-/// All hosts by number. Log time stands still while nothing is proposed; whoever has a clock passes its time, so that
-/// a suspension that is over is shown as over.
-#[must_use]
-pub fn hosts_at(state: &State, now_ms: u64) -> Vec<HostRow> {
-    state.hosts().map(|host| host_row(state, host, now_ms)).collect()
-}
-
-/// All devices by host and UUID; those that a host no longer has last.
-#[must_use]
-pub fn devices(state: &State) -> Vec<DeviceRow> {
-    let rows = state.hosts().flat_map(|host| {
-        let known = host.facts.devices.iter().chain(&host.gone);
-        known.map(move |facts| DeviceRow {
-            host: host.id,
-            host_name: host.name.clone(),
-            facts: facts.clone(),
-            held_by: holds(state, host, &facts.uuid),
-            reading: None,
-        })
-    });
-    rows.collect()
-}
-
 /// How many jobs are in each state; states without jobs are listed with 0.
 #[must_use]
 pub fn jobs_by_state(state: &State) -> BTreeMap<String, u64> {
@@ -149,6 +124,9 @@ pub fn ask_text(ask: &Ask) -> String {
         if ask.vram_mib > 0 {
             gpu.push_str(&format!(" of {}", mib(ask.vram_mib)));
         }
+        if ask.compute_cap_min > 0 {
+            gpu.push_str(&format!(" cc {}", tenths(ask.compute_cap_min)));
+        }
         parts.push(gpu);
     }
     parts.extend(ask.devices.iter().map(|(kind, count)| format!("{count} {kind}")));
@@ -165,37 +143,26 @@ pub fn ask_text(ask: &Ask) -> String {
     parts.join(", ")
 }
 
-/// Reasons for waiting, worked out once for each ask.
-#[derive(Default)]
-struct Reasons(BTreeMap<Ask, String>);
-
-impl Reasons {
-    fn of(&mut self, state: &State, job: &Job) -> String {
-        if job.held {
-            return "(held)".into();
-        }
-        if job.pending.is_empty() && !job.blocked.is_empty() {
-            return "(dependency)".into();
-        }
-        if job.parallel_room() == 0 {
-            return "(parallel_cap)".into();
-        }
-        if let Some(known) = self.0.get(&job.spec.ask) {
-            return known.clone();
-        }
-        if self.0.len() >= REASONS_MAX {
-            return "(waits)".into();
-        }
-        let reason = format!("({})", explain::short(state, job, state.clock_ms()));
-        self.0.insert(job.spec.ask.clone(), reason.clone());
-        reason
+/// What each task of a job asks; the parts of a gang, and further asks, by their number.
+fn asks_text(spec: &JobSpec) -> String {
+    let ask = ask_text(&spec.ask);
+    let parts = match spec.gang {
+        Some(gang) if gang.is_elastic() => format!("{}..{} x {ask}", gang.min, gang.max),
+        Some(gang) => format!("{} x {ask}", gang.max),
+        None => ask,
+    };
+    match spec.alternatives.len() {
+        0 => parts,
+        more => format!("{parts} (or {more} other)"),
     }
 }
 
 fn row(state: &State, job: &Job, reasons: &mut Reasons) -> JobRow {
     let place = match job.state {
-        JobState::Pending => launch_failure(state, job).unwrap_or_else(|| reasons.of(state, job)),
+        JobState::Pending => reasons.of(state, job),
         JobState::Running | JobState::Ending => places(state, job.id),
+        JobState::DependencyFailed => reasons::parent_at_fault(state, job),
+        JobState::DeadlineMissed => "(deadline passed)".into(),
         _ => last_place(state, job),
     };
     JobRow {
@@ -209,24 +176,12 @@ fn row(state: &State, job: &Job, reasons: &mut Reasons) -> JobRow {
         started_ms: job.started_ms,
         ended_ms: job.ended_ms,
         tasks: job.counts(),
-        ask: ask_text(&job.spec.ask),
+        ask: asks_text(&job.spec),
         place,
     }
 }
 
 /// Hosts of live attempts: a few names, then how many more.
-/// Why a job waits that hosts could not start: without this it would look as if it were merely next.
-fn launch_failure(state: &State, job: &Job) -> Option<String> {
-    let hosts = job.avoided(state.clock_ms()).count();
-    let newest = job.ended.iter().max_by_key(|attempt| attempt.token)?;
-    match &newest.end {
-        AttemptEnd::LaunchFailed { reason } if hosts > 0 => {
-            Some(format!("(launch failed on {hosts} hosts: {reason})"))
-        }
-        _ => None,
-    }
-}
-
 fn places(state: &State, id: JobId) -> String {
     let mut counted: BTreeMap<HostId, ()> = BTreeMap::new();
     for attempt in state.attempts_of(id) {
@@ -295,40 +250,4 @@ fn device_facts(state: &State, host: HostId, uuids: &[DeviceUuid]) -> Vec<Device
         health: DeviceHealth::Lost { reason: "its host no longer knows it".into() },
     };
     uuids.iter().map(|uuid| known(uuid).unwrap_or_else(|| unknown(uuid))).collect()
-}
-
-/// Who holds how much of a device, by token.
-fn holds(state: &State, host: &Host, uuid: &DeviceUuid) -> Vec<DeviceHold> {
-    let holders = host.used.devices.get(uuid).into_iter().flat_map(|held| &held.holders);
-    let rows = holders.filter_map(|holder| {
-        let task = state.attempt(holder.token)?.task;
-        Some(DeviceHold { task, token: holder.token, milli: holder.milli, vram_mib: holder.vram_mib })
-    });
-    rows.collect()
-}
-
-fn host_row(state: &State, host: &Host, now_ms: u64) -> HostRow {
-    let gpus = || host.facts.devices.iter().filter(|d| d.kind == DeviceKind::Gpu);
-    // A card that is held but can no longer be granted still counts on both sides.
-    let held = |d: &&DeviceFacts| host.used.devices.contains_key(&d.uuid);
-    let gone_held = host.gone.iter().filter(held).filter(|d| d.kind == DeviceKind::Gpu).count();
-    let offered = gpus().filter(|d| d.health.is_healthy() || held(d)).count();
-    HostRow {
-        host: host.id,
-        name: host.name.clone(),
-        addr: host.addr.clone(),
-        state: host.state(now_ms),
-        reason: host.reason(now_ms),
-        boot: host.boot,
-        epoch: host.epoch,
-        cpus_milli: host.facts.cpus_milli,
-        cpus_milli_used: u32::try_from(host.used.cpus_milli).unwrap_or(u32::MAX),
-        mem_mib: host.facts.mem_mib,
-        mem_mib_used: host.used.mem_mib,
-        gpus: (offered + gone_held) as u32,
-        gpus_used: (gpus().filter(held).count() + gone_held) as u32,
-        attempts: state.attempts_on(host.id).count() as u32,
-        labels: host.facts.labels.clone(),
-        version: host.facts.version.clone(),
-    }
 }

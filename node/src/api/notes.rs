@@ -1,0 +1,234 @@
+//! What a submit answer says beside the job's number: what the cluster made of the job, which rules stand above the
+//! job's own, and whether any host could ever run it. It never refuses: hosts come and go.
+
+use rota_core::{Host, State, explain, fit, view};
+use rota_protocol::JobId;
+use rota_protocol::ask::{Ask, CARD_MILLI};
+use rota_protocol::job::JobSpec;
+use rota_protocol::queue::Excess;
+use rota_protocol::view::{Accepted, HostState};
+use rota_protocol::work::Layout;
+use std::collections::BTreeMap;
+
+/// The answer for a job that was accepted. This peer's copy may be a moment behind the log: then what was sent is
+/// what can be told.
+pub(super) fn accepted(state: &State, job: JobId, sent: &JobSpec, tenant: &str) -> Accepted {
+    let stored = state.job(job);
+    let queue = match stored.and_then(|job| state.queues().get(job.queue)) {
+        Some(queue) => queue.spec.name.clone(),
+        None if sent.queue.is_empty() => tenant.to_owned(),
+        None => sent.queue.clone(),
+    };
+    let time_limit_ms = stored.map_or(sent.time_limit_ms, |job| job.spec.time_limit_ms);
+    let mut notes = Vec::new();
+    if let Some(limit_ms) = time_limit_ms.filter(|_| sent.time_limit_ms.is_none()) {
+        let limit = crate::parse::time::duration_text(limit_ms);
+        notes.push(format!("time limit {limit}: the rule of queue {queue} for jobs that name none"));
+    }
+    notes.extend(overridden(state, sent, &queue));
+    if let Some(why) = impossible(state, sent) {
+        notes.push(format!("{why}; it waits until a host joins that can"));
+    }
+    Accepted { job, queue, time_limit_ms, notes }
+}
+
+/// Flags of the job that a rule of the site stands above.
+fn overridden(state: &State, spec: &JobSpec, queue: &str) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !spec.requeue {
+        let rule = "no-requeue holds when its place is needed; a drain or a move by an operator queues it again";
+        notes.push(rule.to_owned());
+    }
+    if !spec.preemptible {
+        let cut = state.queues().named(queue).is_some_and(|queue| {
+            state.queues().path(queue.id).any(|above| above.spec.excess == Excess::RequeueYoungest)
+        });
+        let also = if cut { " and a lowered ceiling of its queue end" } else { " ends" };
+        notes.push(format!("no-preempt holds against other jobs; a drain with a deadline{also} it even so"));
+    }
+    notes
+}
+
+/// Why no host, or no set of hosts, could ever run it; none if one of its asks could be met.
+fn impossible(state: &State, spec: &JobSpec) -> Option<String> {
+    let mut first = None;
+    for ask in spec.asks() {
+        let lack = match explain::feasible(state, ask) {
+            Err(error) => Some(error.message),
+            Ok(()) => scattered(state, spec, ask),
+        };
+        match lack {
+            None => return None,
+            Some(lack) => first.get_or_insert(lack),
+        };
+    }
+    first
+}
+
+/// Why the parts of a gang find no room together, even if all hosts were empty.
+fn scattered(state: &State, spec: &JobSpec, ask: &Ask) -> Option<String> {
+    let wanted = spec.gang?.min;
+    let mut rooms: BTreeMap<String, u32> = BTreeMap::new();
+    let mut known = false;
+    for host in state.hosts().filter(|host| host.state(0) != HostState::Joining) {
+        known = true;
+        let place = match spec.layout {
+            Layout::SameHost => host.id.to_string(),
+            Layout::SameRack => host.facts.labels.get(fit::RACK_LABEL).cloned().unwrap_or_default(),
+            Layout::Any | Layout::Pack | Layout::Spread | Layout::SameIsland => String::new(),
+        };
+        let room = rooms.entry(place).or_default();
+        *room += parts_on(host, ask, wanted - *room);
+        if *room >= wanted {
+            return None;
+        }
+    }
+    let place = match spec.layout {
+        Layout::SameHost => "on one host",
+        Layout::SameRack => "in one rack",
+        _ => "on all hosts together",
+    };
+    let most = rooms.values().max().copied().unwrap_or(0);
+    let message =
+        || format!("cannot run on this cluster: {wanted} parts of {} {place}, the most is {most}", view::ask_text(ask));
+    known.then(message)
+}
+
+/// How many parts one host could hold if it were empty, up to `most`.
+fn parts_on(host: &Host, ask: &Ask, most: u32) -> u32 {
+    (1..=most).take_while(|count| fit::capable(host, &times(ask, *count)).is_ok()).last().unwrap_or(0)
+}
+
+/// So many times an ask on one host: shares lie together on cards as far as whole ones of them fit.
+fn times(ask: &Ask, count: u32) -> Ask {
+    let cards = match ask.share_milli() {
+        Some(share) => count.div_ceil(CARD_MILLI / share),
+        None => ask.gpus().saturating_mul(count),
+    };
+    Ask {
+        gpu_milli: cards.saturating_mul(CARD_MILLI),
+        cpus_milli: ask.cpus_milli.saturating_mul(count),
+        mem_mib: ask.mem_mib.saturating_mul(u64::from(count)),
+        devices: ask.devices.iter().map(|(kind, one)| (kind.clone(), one.saturating_mul(count))).collect(),
+        ..ask.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rota_protocol::command::{Command, Entry, LOG_FORMAT, Proposal};
+    use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, HostFacts, HostRegistration};
+    use rota_protocol::job::{Actor, Role};
+    use rota_protocol::queue::QueueSpec;
+    use rota_protocol::work::GangSpec;
+    use rota_protocol::{BootId, ClusterId, DeviceUuid, HostId, RequestId};
+
+    fn entry(commands: Vec<Command>) -> Entry {
+        let proposals = commands.into_iter().map(|command| Proposal {
+            request: RequestId::NONE,
+            actor: Actor::system(),
+            command,
+        });
+        Entry { format: LOG_FORMAT, at_ms: 1_000, proposals: proposals.collect() }
+    }
+
+    /// One host with four cards of 80 GiB and 16 CPUs.
+    fn cluster() -> State {
+        let card = |n: u32| DeviceFacts {
+            uuid: DeviceUuid(format!("GPU-{n}")),
+            kind: DeviceKind::Gpu,
+            model: "H100".into(),
+            vram_mib: Some(80 << 10),
+            bus: None,
+            index: None,
+            numa: None,
+            compute_cap: Some(90),
+            island: Some(0),
+            health: DeviceHealth::Healthy,
+        };
+        let facts = HostFacts {
+            cpus_milli: 16_000,
+            mem_mib: 64 << 10,
+            devices: (0..4).map(card).collect(),
+            labels: BTreeMap::new(),
+            version: "t".into(),
+        };
+        let registration = HostRegistration { boot: BootId(1), addr: "127.0.0.1:1".into(), facts };
+        let mut state = State::new();
+        let create = Command::CreateCluster {
+            cluster: ClusterId(1),
+            name: "c".into(),
+            host_name: "n1".into(),
+            addr: "127.0.0.1:1".into(),
+        };
+        state.apply(1, &entry(vec![create, Command::RegisterHost { host: HostId(1), registration }]));
+        state
+    }
+
+    fn spec(ask: Ask) -> JobSpec {
+        JobSpec { name: "j".into(), argv: vec![b"true".to_vec()], ask, ..JobSpec::default() }
+    }
+
+    fn gpus(milli: u32) -> Ask {
+        Ask { gpu_milli: milli, cpus_milli: 1_000, ..Ask::default() }
+    }
+
+    fn notes(spec: &JobSpec) -> Vec<String> {
+        accepted(&cluster(), JobId(1), spec, "t").notes
+    }
+
+    #[test]
+    fn an_ask_that_no_host_meets_is_told_unless_another_would_do() {
+        // Field report R006.
+        assert_eq!(notes(&spec(gpus(4_000))), Vec::<String>::new());
+        let wide = spec(gpus(5_000));
+        let told = notes(&wide);
+        assert!(told.len() == 1 && told[0].contains("the largest offer is 4 GPUs on n1"), "{told:?}");
+        let either = JobSpec { alternatives: vec![gpus(2_000)], ..wide };
+        assert_eq!(notes(&either), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_gang_larger_than_its_place_is_told_with_the_most_that_fits() {
+        let gang = |min, ask, layout| JobSpec { gang: Some(GangSpec { min, max: min }), layout, ..spec(ask) };
+        assert_eq!(notes(&gang(4, gpus(1_000), Layout::SameHost)), Vec::<String>::new());
+        assert_eq!(notes(&gang(8, gpus(500), Layout::Any)), Vec::<String>::new());
+        for (job, most) in [
+            (gang(5, gpus(1_000), Layout::SameHost), "5 parts of 1 gpu, 1 cpu on one host, the most is 4"),
+            (gang(9, gpus(500), Layout::SameRack), "9 parts of 0.5 gpu, 1 cpu in one rack, the most is 8"),
+            (gang(17, gpus(0), Layout::Spread), "17 parts of 1 cpu on all hosts together, the most is 16"),
+        ] {
+            let told = notes(&job);
+            assert!(told.len() == 1 && told[0].contains(most), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn rules_that_stand_above_the_jobs_own_are_told() {
+        // Field report R044.
+        let mut state = cluster();
+        let queue = QueueSpec {
+            time_limit_default_ms: Some(3_600_000),
+            excess: Excess::RequeueYoungest,
+            ..QueueSpec::open("lab")
+        };
+        let job = JobSpec {
+            requeue: false,
+            preemptible: false,
+            queue: "lab".into(),
+            ..spec(gpus(1_000))
+        };
+        let submit = Command::Submit { spec: job.clone() };
+        let mut entry = entry(vec![Command::SetQueue { queue }, submit]);
+        entry.proposals[1].actor = Actor { tenant: "lab".into(), user: "u".into(), role: Role::Submitter };
+        let outcomes = state.apply(2, &entry).outcomes;
+        assert!(matches!(outcomes[1], rota_protocol::command::Outcome::Submitted { job: JobId(1) }), "{outcomes:?}");
+        let answer = accepted(&state, JobId(1), &job, "lab");
+        assert_eq!((answer.queue.as_str(), answer.time_limit_ms), ("lab", Some(3_600_000)));
+        let told = answer.notes.join("\n");
+        for part in ["time limit 1h: the rule of queue lab", "no-requeue holds", "a lowered ceiling of its queue"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+    }
+}

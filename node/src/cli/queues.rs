@@ -1,0 +1,272 @@
+//! `rota queues`: the tree of queues, and its rules.
+
+use super::context::{Context, ReadArgs, document, say};
+use super::failure::Failure;
+use crate::client::{fresh_request, unexpected};
+use crate::parse::{rules, time, word};
+use crate::table::{Table, clean};
+use clap::{Args, Subcommand};
+use rota_protocol::PublicError;
+use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
+use rota_protocol::queue::QueueSpec;
+use rota_protocol::view::QueueRow;
+use serde_json::json;
+
+/// List queues, make them, change their rules.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct QueuesArgs {
+    /// What to do; without it they are listed.
+    #[command(subcommand)]
+    pub command: Option<QueuesCommand>,
+    /// How to read.
+    #[command(flatten)]
+    pub read: ReadArgs,
+}
+
+/// What can be done with queues.
+#[derive(Debug, Subcommand)]
+pub enum QueuesCommand {
+    /// Make a queue, or change those of its rules that are named
+    Set(QueueSetArgs),
+    /// Remove a queue without open jobs and children
+    Remove(QueueRemoveArgs),
+}
+
+/// Make a queue, or change those of its rules that are named.
+#[derive(Debug, Args, Default)]
+pub struct QueueSetArgs {
+    /// Its path, such as research/vision
+    pub path: String,
+    /// Its part against its siblings, 1 or more
+    #[arg(long)]
+    pub weight: Option<u32>,
+    /// What it gets back from borrowers: gpus=4,cpus=64,mem=512G,vram=320G, or none
+    #[arg(long, value_name = "AMOUNTS")]
+    pub guarantee: Option<String>,
+    /// What it never exceeds, or none
+    #[arg(long, value_name = "AMOUNTS")]
+    pub ceiling: Option<String>,
+    /// What no single user of it exceeds, or none
+    #[arg(long, value_name = "AMOUNTS")]
+    pub user_ceiling: Option<String>,
+    /// It may use what others leave idle
+    #[arg(long, conflicts_with = "no_borrow")]
+    pub borrow: bool,
+    /// Its guarantee is its ceiling
+    #[arg(long)]
+    pub no_borrow: bool,
+    /// Tenants that may enter it [default: the one of its first path element]
+    #[arg(long, value_name = "TENANT,..")]
+    pub tenants: Option<String>,
+    /// Limit of jobs that name none, or none
+    #[arg(long, value_name = "TIME")]
+    pub time_limit: Option<String>,
+    /// Work above a lowered ceiling: let-end or requeue-youngest
+    #[arg(long, value_name = "RULE")]
+    pub excess: Option<String>,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Remove a queue.
+#[derive(Debug, Args)]
+pub struct QueueRemoveArgs {
+    /// Its path
+    pub path: String,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Whether results and errors are JSON.
+pub fn wants_json(args: &QueuesArgs) -> bool {
+    match &args.command {
+        Some(QueuesCommand::Set(args)) => args.json,
+        Some(QueuesCommand::Remove(args)) => args.json,
+        None => args.read.json,
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A rule that cannot be read, too few rights, or no cluster.
+pub async fn queues(context: &Context, args: &QueuesArgs) -> Result<u8, Failure> {
+    match &args.command {
+        Some(QueuesCommand::Set(args)) => set(context, args).await,
+        Some(QueuesCommand::Remove(args)) => remove(context, args).await,
+        None => list(context, args.read).await,
+    }
+}
+
+async fn list(context: &Context, read: ReadArgs) -> Result<u8, Failure> {
+    let (index, rows) = rows(context, read.freshness()).await?;
+    if read.json {
+        document(&json!({ "index": index, "queues": rows }))?;
+    } else {
+        say(&queue_table(&rows).to_string())?;
+    }
+    Ok(0)
+}
+
+async fn rows(context: &Context, freshness: Freshness) -> Result<(u64, Vec<QueueRow>), PublicError> {
+    match context.client.call(ApiRequest::Queues { freshness }).await? {
+        ApiReply::Queues { index, rows } => Ok((index, rows)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn queue_table(rows: &[QueueRow]) -> Table {
+    const HOUR_MS: u64 = 3_600_000;
+    let mut table = Table::new(&[
+        "QUEUE", "WEIGHT>", "GUARANTEE", "CEILING", "HELD", "SHARE>", "WAITING>", "RUNNING>", "GPU-HOURS>", "RULES",
+    ]);
+    let or_dash = |text: String| if text == "none" { "-".to_owned() } else { text };
+    for row in rows {
+        let used_tenths = row.used_gpu_ms.saturating_mul(10) / HOUR_MS;
+        table.row([
+            row.spec.name.clone(),
+            row.spec.weight.to_string(),
+            or_dash(rules::amounts_text(&row.spec.guarantee)),
+            or_dash(rules::ceiling_text(&row.spec.ceiling)),
+            or_dash(rules::amounts_text(&row.held)),
+            format!("{}.{}%", row.share_permille / 10, row.share_permille % 10),
+            row.jobs_waiting.to_string(),
+            row.tasks_running.to_string(),
+            format!("{}.{}", used_tenths / 10, used_tenths % 10),
+            rules_text(&row.spec),
+        ]);
+    }
+    table
+}
+
+/// Rules that are not as they are for a queue that nobody set.
+fn rules_text(spec: &QueueSpec) -> String {
+    let open = QueueSpec::open(&spec.name);
+    let mut parts = Vec::new();
+    if spec.user_ceiling != open.user_ceiling {
+        parts.push(format!("user {}", rules::ceiling_text(&spec.user_ceiling)));
+    }
+    if !spec.borrows {
+        parts.push("no-borrow".to_owned());
+    }
+    if !spec.tenants.is_empty() {
+        parts.push(format!("tenants {}", spec.tenants.join(",")));
+    }
+    if let Some(ms) = spec.time_limit_default_ms {
+        parts.push(format!("time {}", time::duration_text(ms)));
+    }
+    if spec.excess != open.excess {
+        parts.push(rules::excess_text(spec.excess).to_owned());
+    }
+    parts.join("; ")
+}
+
+async fn set(context: &Context, args: &QueueSetArgs) -> Result<u8, Failure> {
+    let path = word::queue("queue", &args.path)?;
+    // What is malformed is refused before anybody is asked.
+    args.rules_over(QueueSpec::open(&path))?;
+    let (_, rows) = rows(context, Freshness::Linearizable).await?;
+    let known = rows.into_iter().find(|row| row.spec.name == path);
+    let is_new = known.is_none();
+    let queue = args.rules_over(known.map_or_else(|| QueueSpec::open(&path), |row| row.spec))?;
+    let request = ApiRequest::SetQueue { request: fresh_request(), queue: queue.clone() };
+    match context.client.call(request).await? {
+        ApiReply::Done if args.json => document(&json!({ "queue": queue, "new": is_new }))?,
+        ApiReply::Done => {
+            let what = if is_new { "made" } else { "changed" };
+            let (guarantee, ceiling) =
+                (rules::amounts_text(&queue.guarantee), rules::ceiling_text(&queue.ceiling));
+            let rules = rules_text(&queue);
+            let rules = if rules.is_empty() { rules } else { format!("; {rules}") };
+            let line = format!(
+                "queue {path}: {what}; weight {}; guarantee {guarantee}; ceiling {ceiling}{rules}",
+                queue.weight
+            );
+            say(&format!("{}\n", clean(&line)))?;
+        }
+        other => return Err(unexpected(&other).into()),
+    }
+    Ok(0)
+}
+
+impl QueueSetArgs {
+    /// The rules named, over those that hold.
+    fn rules_over(&self, mut spec: QueueSpec) -> Result<QueueSpec, PublicError> {
+        if let Some(weight) = self.weight {
+            spec.weight = weight;
+        }
+        if let Some(text) = &self.guarantee {
+            spec.guarantee = rules::guarantee("guarantee", text)?;
+        }
+        if let Some(text) = &self.ceiling {
+            spec.ceiling = rules::ceiling("ceiling", text)?;
+        }
+        if let Some(text) = &self.user_ceiling {
+            spec.user_ceiling = rules::ceiling("user-ceiling", text)?;
+        }
+        if self.borrow || self.no_borrow {
+            spec.borrows = self.borrow;
+        }
+        if let Some(text) = &self.tenants {
+            let names = text.split(',').filter(|name| !name.trim().is_empty());
+            spec.tenants = names.map(|name| word::name("tenants", name)).collect::<Result<_, _>>()?;
+        }
+        if let Some(text) = &self.time_limit {
+            let none = text.trim() == "none";
+            spec.time_limit_default_ms =
+                if none { None } else { Some(time::duration_ms("time-limit", text)?) };
+        }
+        if let Some(text) = &self.excess {
+            spec.excess = rules::excess("excess", text)?;
+        }
+        Ok(spec)
+    }
+}
+
+async fn remove(context: &Context, args: &QueueRemoveArgs) -> Result<u8, Failure> {
+    let name = word::queue("queue", &args.path)?;
+    let request = ApiRequest::RemoveQueue { request: fresh_request(), name: name.clone() };
+    match context.client.call(request).await? {
+        ApiReply::Done if args.json => document(&json!({ "queue": name, "now": "removed" }))?,
+        ApiReply::Done => say(&format!("queue {name}: removed\n"))?,
+        other => return Err(unexpected(&other).into()),
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_that_are_not_named_stay() {
+        let first = QueueSetArgs {
+            path: "lab".into(),
+            guarantee: Some("gpus=4".into()),
+            ceiling: Some("gpus=8,cpus=64".into()),
+            no_borrow: true,
+            tenants: Some("a, b".into()),
+            time_limit: Some("1h".into()),
+            ..QueueSetArgs::default()
+        };
+        let spec = first.rules_over(QueueSpec::open("lab")).unwrap();
+        assert_eq!(spec.guarantee.gpu_milli, 4_000);
+        assert_eq!((spec.ceiling.gpu_milli, spec.ceiling.cpus_milli), (Some(8_000), Some(64_000)));
+        assert_eq!(spec.tenants, ["a", "b"]);
+        let second = QueueSetArgs {
+            path: "lab".into(),
+            weight: Some(3),
+            borrow: true,
+            time_limit: Some("none".into()),
+            ..QueueSetArgs::default()
+        };
+        let changed = second.rules_over(spec.clone()).unwrap();
+        assert_eq!((changed.weight, changed.borrows, changed.time_limit_default_ms), (3, true, None));
+        assert_eq!((changed.guarantee, changed.ceiling), (spec.guarantee, spec.ceiling));
+        let bad = QueueSetArgs { excess: Some("kill".into()), ..QueueSetArgs::default() };
+        assert_eq!(bad.rules_over(spec).unwrap_err().field.as_deref(), Some("excess"));
+    }
+}
