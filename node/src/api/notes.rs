@@ -36,7 +36,8 @@ pub(super) fn accepted(state: &State, job: JobId, sent: &JobSpec, tenant: &str) 
 fn overridden(state: &State, spec: &JobSpec, queue: &str) -> Vec<String> {
     let mut notes = Vec::new();
     if !spec.requeue {
-        let rule = "no-requeue holds when its place is needed; a drain or a move by an operator queues it again";
+        let rule =
+            "no-requeue holds when its place is needed; a drain or a move by an operator queues it again";
         notes.push(rule.to_owned());
     }
     if !spec.preemptible {
@@ -89,8 +90,12 @@ fn scattered(state: &State, spec: &JobSpec, ask: &Ask) -> Option<String> {
         _ => "on all hosts together",
     };
     let most = rooms.values().max().copied().unwrap_or(0);
-    let message =
-        || format!("cannot run on this cluster: {wanted} parts of {} {place}, the most is {most}", view::ask_text(ask));
+    let message = || {
+        format!(
+            "cannot run on this cluster: {wanted} parts of {} {place}, the most is {most}",
+            view::ask_text(ask)
+        )
+    };
     known.then(message)
 }
 
@@ -213,21 +218,21 @@ mod tests {
             excess: Excess::RequeueYoungest,
             ..QueueSpec::open("lab")
         };
-        let job = JobSpec {
-            requeue: false,
-            preemptible: false,
-            queue: "lab".into(),
-            ..spec(gpus(1_000))
-        };
+        let job = JobSpec { requeue: false, preemptible: false, queue: "lab".into(), ..spec(gpus(1_000)) };
         let submit = Command::Submit { spec: job.clone() };
         let mut entry = entry(vec![Command::SetQueue { queue }, submit]);
         entry.proposals[1].actor = Actor { tenant: "lab".into(), user: "u".into(), role: Role::Submitter };
         let outcomes = state.apply(2, &entry).outcomes;
-        assert!(matches!(outcomes[1], rota_protocol::command::Outcome::Submitted { job: JobId(1) }), "{outcomes:?}");
+        assert!(
+            matches!(outcomes[1], rota_protocol::command::Outcome::Submitted { job: JobId(1) }),
+            "{outcomes:?}"
+        );
         let answer = accepted(&state, JobId(1), &job, "lab");
         assert_eq!((answer.queue.as_str(), answer.time_limit_ms), ("lab", Some(3_600_000)));
         let told = answer.notes.join("\n");
-        for part in ["time limit 1h: the rule of queue lab", "no-requeue holds", "a lowered ceiling of its queue"] {
+        for part in
+            ["time limit 1h: the rule of queue lab", "no-requeue holds", "a lowered ceiling of its queue"]
+        {
             assert!(told.contains(part), "{part}: {told}");
         }
     }

@@ -56,10 +56,23 @@ pub struct JobFlags {
     #[arg(long, help_heading = "Shape")]
     pub layout: Option<String>,
     /// Jobs to wait for: ok:12,not-ok:13,any:14,each-ok:15; may be repeated
-    #[arg(long, short = 'd', visible_alias = "dependency", value_name = "END:JOB,..", help_heading = "Start")]
+    #[arg(
+        long,
+        short = 'd',
+        visible_alias = "dependency",
+        value_name = "END:JOB,..",
+        help_heading = "Start"
+    )]
     pub after: Vec<String>,
     /// The queue that it counts for [default: your own]
-    #[arg(long, short = 'q', short_alias = 'p', alias = "partition", value_name = "PATH", help_heading = "Start")]
+    #[arg(
+        long,
+        short = 'q',
+        short_alias = 'p',
+        alias = "partition",
+        value_name = "PATH",
+        help_heading = "Start"
+    )]
     pub queue: Option<String>,
     /// Not before: now+1h, 10m, 2026-12-01T08:00 (UTC)
     #[arg(long, value_name = "WHEN", help_heading = "Start")]

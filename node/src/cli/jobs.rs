@@ -1,8 +1,8 @@
 //! `rota queue`, `rota show`, `rota why`.
 
 use super::context::{Context, ReadArgs, document, say};
-use super::failure::Failure;
 use super::echo::echo;
+use super::failure::Failure;
 use super::times::{age, stamp, wall_ms};
 use crate::client::unexpected;
 use crate::parse::time::duration_text;

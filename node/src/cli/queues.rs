@@ -121,7 +121,16 @@ async fn rows(context: &Context, freshness: Freshness) -> Result<(u64, Vec<Queue
 fn queue_table(rows: &[QueueRow]) -> Table {
     const HOUR_MS: u64 = 3_600_000;
     let mut table = Table::new(&[
-        "QUEUE", "WEIGHT>", "GUARANTEE", "CEILING", "HELD", "SHARE>", "WAITING>", "RUNNING>", "GPU-HOURS>", "RULES",
+        "QUEUE",
+        "WEIGHT>",
+        "GUARANTEE",
+        "CEILING",
+        "HELD",
+        "SHARE>",
+        "WAITING>",
+        "RUNNING>",
+        "GPU-HOURS>",
+        "RULES",
     ]);
     let or_dash = |text: String| if text == "none" { "-".to_owned() } else { text };
     for row in rows {

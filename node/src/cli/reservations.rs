@@ -32,7 +32,12 @@ pub struct ReserveArgs {
     #[arg(long, value_name = "WHEN")]
     pub until: Option<String>,
     /// For jobs of these queues and those below them
-    #[arg(long, value_name = "PATH,..", required_unless_present = "maintenance", conflicts_with = "maintenance")]
+    #[arg(
+        long,
+        value_name = "PATH,..",
+        required_unless_present = "maintenance",
+        conflicts_with = "maintenance"
+    )]
     pub queues: Option<String>,
     /// For nobody
     #[arg(long)]
@@ -149,7 +154,8 @@ pub async fn reservations(context: &Context, args: &ReservationsArgs) -> Result<
 }
 
 fn reservation_table(rows: &[ReservationRow]) -> Table {
-    let mut table = Table::new(&["NAME", "STATE", "FROM", "UNTIL", "HOSTS", "FOR", "FOREIGN TASKS>", "REASON"]);
+    let mut table =
+        Table::new(&["NAME", "STATE", "FROM", "UNTIL", "HOSTS", "FOR", "FOREIGN TASKS>", "REASON"]);
     for row in rows {
         table.row([
             row.spec.name.clone(),

@@ -5,12 +5,12 @@
 //! When the reader of our output goes away, the job gets PIPE, as a local command would.
 
 use super::context::{Context, tell};
+use super::echo::echo;
 use super::failure::{
-    Failure, STATUS_DEADLINE, STATUS_DEPENDENCY, STATUS_FAILED, STATUS_INTERRUPTED, STATUS_LOST, STATUS_PREEMPTED,
-    STATUS_TIME_LIMIT,
+    Failure, STATUS_DEADLINE, STATUS_DEPENDENCY, STATUS_FAILED, STATUS_INTERRUPTED, STATUS_LOST,
+    STATUS_PREEMPTED, STATUS_TIME_LIMIT,
 };
 use super::follow::{JobWatch, Output, Wanted};
-use super::echo::echo;
 use super::job_args::{Here, JobArgs};
 use super::submit::{Handed, accept, tell_notes};
 use crate::client::steady::Steady;
@@ -283,15 +283,21 @@ pub async fn status(context: &Context, row: &JobRow) -> Result<u8, Failure> {
 fn own_end(view: &JobView) -> Option<String> {
     let newest = view.attempts.first().and_then(|attempt| attempt.end.as_ref());
     match view.row.state {
-        JobState::Failed => newest.filter(|end| !matches!(end, AttemptEnd::Exited { .. })).map(ToString::to_string),
+        JobState::Failed => {
+            newest.filter(|end| !matches!(end, AttemptEnd::Exited { .. })).map(ToString::to_string)
+        }
         JobState::TimedOut => Some(match view.spec.time_limit_ms {
             Some(limit_ms) => format!("ended by its time limit of {}", duration_text(limit_ms)),
             None => "ended by its time limit".to_owned(),
         }),
         JobState::Preempted => Some("ended to make room, and not to be queued again".to_owned()),
-        JobState::DependencyFailed => Some(format!("never started: {}", view.row.place.trim_matches(['(', ')']))),
+        JobState::DependencyFailed => {
+            Some(format!("never started: {}", view.row.place.trim_matches(['(', ')'])))
+        }
         JobState::DeadlineMissed => Some("never started: its deadline passed".to_owned()),
-        JobState::HostLost => Some(newest.map_or_else(|| "its host was lost".to_owned(), ToString::to_string)),
+        JobState::HostLost => {
+            Some(newest.map_or_else(|| "its host was lost".to_owned(), ToString::to_string))
+        }
         JobState::Pending
         | JobState::Running
         | JobState::Ending

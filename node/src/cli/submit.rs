@@ -2,8 +2,8 @@
 //! whether the job was accepted.
 
 use super::context::{Context, document, say, tell};
-use super::failure::{Failure, STATUS_INTERRUPTED};
 use super::echo::echo;
+use super::failure::{Failure, STATUS_INTERRUPTED};
 use super::job_args::{Here, JobArgs};
 use crate::client::{fresh_request, unexpected};
 use clap::Args;

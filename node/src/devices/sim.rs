@@ -49,7 +49,9 @@ const UUID_MARK: u32 = 0x5151_0000;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SimError {
     /// One part is not `COUNTxMODEL[:SIZE]`, `COUNTxfpga[:MODEL]` or `COUNTxmig:PROFILE`.
-    #[error("`{part}` is not a count, `x` and a model, such as `8xH100:80GiB`, `1xfpga:u250` or `7xmig:1g.10gb`")]
+    #[error(
+        "`{part}` is not a count, `x` and a model, such as `8xH100:80GiB`, `1xfpga:u250` or `7xmig:1g.10gb`"
+    )]
     Form {
         /// The part.
         part: String,
@@ -139,7 +141,8 @@ impl Group {
             None => (rest.trim(), None),
         };
         let fair = |c: char| c.is_ascii_alphanumeric() || matches!(c, ' ' | '-' | '_' | '.');
-        let named = |name: &str| !name.is_empty() && name.len() <= NAME_BYTES_MAX / 2 && name.chars().all(fair);
+        let named =
+            |name: &str| !name.is_empty() && name.len() <= NAME_BYTES_MAX / 2 && name.chars().all(fair);
         if !named(model) || after.is_some_and(|after| !after.is_empty() && !named(after)) {
             return Err(form());
         }
@@ -264,7 +267,8 @@ mod tests {
     #[test]
     fn models_have_a_capability_and_cards_an_island() {
         let all = devices("6xA100,1xb200,2xfpga:u250,7xmig:1g.10gb,1xOdd", "h1");
-        let of = |kind, part: &str| all.iter().filter(move |d| d.kind == kind && d.model.contains(part)).count();
+        let of =
+            |kind, part: &str| all.iter().filter(move |d| d.kind == kind && d.model.contains(part)).count();
         assert_eq!((of(DeviceKind::Fpga, "u250"), of(DeviceKind::Mig, "1g.10gb")), (2, 7));
         let caps: BTreeSet<_> = all.iter().filter_map(|d| d.compute_cap).collect();
         assert_eq!(caps, BTreeSet::from([80, 100]), "an unknown model has none");
@@ -296,7 +300,18 @@ mod tests {
 
     #[test]
     fn odd_descriptions_are_refused_by_name() {
-        for bad in ["H100", "x", "8x", "-1xH100", "8xH1\n00", "1.5xH100", "1xmig", "1xmig:9g.10gb", "1xmig:1g", "1xfpga:a/b"] {
+        for bad in [
+            "H100",
+            "x",
+            "8x",
+            "-1xH100",
+            "8xH1\n00",
+            "1.5xH100",
+            "1xmig",
+            "1xmig:9g.10gb",
+            "1xmig:1g",
+            "1xfpga:a/b",
+        ] {
             let refused = SimProvider::new(bad, "h").expect_err(bad);
             assert!(matches!(refused, SimError::Form { .. }), "{bad:?}: {refused}");
         }

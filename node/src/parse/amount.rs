@@ -137,13 +137,10 @@ pub(super) fn memory_mib_to(field: &str, text: &str, most_mib: u64) -> Result<u6
             EXAMPLE,
         ));
     }
-    number
-        .times_ceil(unit_bytes, 1 << 20)
-        .filter(|mib| *mib <= most_mib)
-        .ok_or_else(|| {
-            let most = most_mib >> 20;
-            PublicError::invalid(field, format!("{} is more than {most}T", quoted(text)), EXAMPLE)
-        })
+    number.times_ceil(unit_bytes, 1 << 20).filter(|mib| *mib <= most_mib).ok_or_else(|| {
+        let most = most_mib >> 20;
+        PublicError::invalid(field, format!("{} is more than {most}T", quoted(text)), EXAMPLE)
+    })
 }
 
 /// CPUs as text (`4`, `0.5`) to thousandths of a core, rounded up; never 0.
@@ -199,7 +196,7 @@ pub fn gpu_milli(field: &str, text: &str) -> Result<u32, PublicError> {
         return Err(PublicError::invalid(
             field,
             format!("{} is neither whole cards nor a share of one card", quoted(text)),
-            "2, or 0.5",
+            "0.5",
         ));
     }
     Ok(milli)

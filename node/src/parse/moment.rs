@@ -53,15 +53,17 @@ pub fn moment(field: &str, text: &str) -> Result<Moment, PublicError> {
         && trimmed.as_bytes()[..4].iter().all(u8::is_ascii_digit)
         && trimmed.as_bytes()[4] == b'-';
     if is_date {
-        return date(trimmed).map(Moment::At).ok_or_else(|| refuse("is no date and time such as 2026-12-01T08:00"));
+        return date(trimmed)
+            .map(Moment::At)
+            .ok_or_else(|| refuse("is no date and time such as 2026-12-01T08:00"));
     }
     if trimmed.contains(':') {
         return Err(refuse("is no point in time: give its date too, or a length such as 8h"));
     }
-    Ok(Moment::In(time::duration_or_zero_ms(field, trimmed).map_err(|error| PublicError {
-        example: Some(EXAMPLE.to_owned()),
-        ..error
-    })?))
+    Ok(Moment::In(
+        time::duration_or_zero_ms(field, trimmed)
+            .map_err(|error| PublicError { example: Some(EXAMPLE.to_owned()), ..error })?,
+    ))
 }
 
 /// A point that something is not to lie beyond: ten years are a typing error.
@@ -82,7 +84,8 @@ fn date(text: &str) -> Option<u64> {
         None => (text, "00:00"),
     };
     let mut parts = day.split('-');
-    let (year, month, date) = (number(parts.next()?, 4)?, number(parts.next()?, 2)?, number(parts.next()?, 2)?);
+    let (year, month, date) =
+        (number(parts.next()?, 4)?, number(parts.next()?, 2)?, number(parts.next()?, 2)?);
     if parts.next().is_some() || year < 1970 || !(1..=12).contains(&month) {
         return None;
     }
@@ -182,14 +185,37 @@ mod tests {
     #[test]
     fn what_is_no_point_is_refused_with_an_example_that_is_one() {
         for text in [
-            "", "tomorrow", "noon", "08:00", "now-1h", "now1h", "nowadays", "-5m", "2026-13-01", "2026-02-29",
-            "2026-00-10", "2026-1-1", "2026-12-01T24:00", "2026-12-01T08:60", "2026-12-01T8:00", "2026-12-01T08",
-            "2026-12-01T08:00+15:00", "2026-12-01T08:00ZZ", "1969-12-31", "2026-12-01T08:00:00:00", "NaN", "1e9",
-            "99999999999d", "2026-12-0١",
+            "",
+            "tomorrow",
+            "noon",
+            "08:00",
+            "now-1h",
+            "now1h",
+            "nowadays",
+            "-5m",
+            "2026-13-01",
+            "2026-02-29",
+            "2026-00-10",
+            "2026-1-1",
+            "2026-12-01T24:00",
+            "2026-12-01T08:60",
+            "2026-12-01T8:00",
+            "2026-12-01T08",
+            "2026-12-01T08:00+15:00",
+            "2026-12-01T08:00ZZ",
+            "1969-12-31",
+            "2026-12-01T08:00:00:00",
+            "NaN",
+            "1e9",
+            "99999999999d",
+            "2026-12-0١",
         ] {
             let error = moment("begin", text).expect_err(text);
             assert_eq!(error.field.as_deref(), Some("begin"));
-            assert!(moment("begin", error.example.as_deref().expect("an example")).is_ok(), "{text}: {error}");
+            assert!(
+                moment("begin", error.example.as_deref().expect("an example")).is_ok(),
+                "{text}: {error}"
+            );
         }
     }
 

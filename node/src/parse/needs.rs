@@ -67,7 +67,9 @@ impl Needs {
                 once(key, &mut self.preferred, seen)
             }
             Key::Vram => once(key, &mut self.vram_mib, amount::memory_mib(field, value.amount(key)?)?),
-            Key::ComputeCap => once(key, &mut self.compute_cap, amount::compute_cap(field, value.amount(key)?)?),
+            Key::ComputeCap => {
+                once(key, &mut self.compute_cap, amount::compute_cap(field, value.amount(key)?)?)
+            }
             Key::Cpus => once(key, &mut self.cpus_milli, amount::cpus_milli(field, value.amount(key)?)?),
             Key::Mem => once(key, &mut self.mem_mib, amount::memory_mib(field, value.amount(key)?)?),
             Key::Fpga => {
@@ -239,7 +241,8 @@ fn within(error: PublicError) -> PublicError {
 
 fn kind_name(text: &str) -> Result<String, PublicError> {
     let field = Key::Device.name();
-    let name = word::name(field, text).map_err(|error| PublicError { example: Some("fpga=1".into()), ..error })?;
+    let name =
+        word::name(field, text).map_err(|error| PublicError { example: Some("fpga=1".into()), ..error })?;
     let (kind, model) = match name.split_once(':') {
         Some((kind, model)) => (kind.to_ascii_lowercase(), Some(model)),
         None => (name.to_ascii_lowercase(), None),

@@ -37,7 +37,9 @@ pub fn ceiling(field: &str, text: &str) -> Result<Ceiling, PublicError> {
                 return Err(PublicError { example: Some(EXAMPLE.to_owned()), ..error });
             }
         };
-        said.map_err(|error| PublicError::invalid(field, format!("{} {}", name.trim(), error.message), EXAMPLE))?;
+        said.map_err(|error| {
+            PublicError::invalid(field, format!("{} {}", name.trim(), error.message), EXAMPLE)
+        })?;
     }
     Ok(ceiling)
 }
@@ -138,8 +140,19 @@ mod tests {
         assert_eq!(ceiling("c", "gpus=4.5, cpus=64,mem=2T,vram=0"), Ok(wanted));
         assert_eq!(guarantee("g", "gpus=2").map(|amounts| amounts.parts()), Ok([2_000, 0, 0, 0]));
         for text in [
-            "", "gpus", "gpus=", "gpus=-1", "gpus=NaN", "gpus=1,gpus=2", "gpuz=1", "disks=1", "mem=12X", "gpus=1e9",
-            "gpus=9999999999999", "name=a", "gpus=1;cpus=2",
+            "",
+            "gpus",
+            "gpus=",
+            "gpus=-1",
+            "gpus=NaN",
+            "gpus=1,gpus=2",
+            "gpuz=1",
+            "disks=1",
+            "mem=12X",
+            "gpus=1e9",
+            "gpus=9999999999999",
+            "name=a",
+            "gpus=1;cpus=2",
         ] {
             let error = ceiling("ceiling", text).expect_err(text);
             assert_eq!(error.field.as_deref(), Some("ceiling"), "{text:?}");

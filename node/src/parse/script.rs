@@ -132,8 +132,7 @@ fn ask_line(draft: &mut JobDraft, line: &str) -> Result<(), PublicError> {
             Some(value) => Some(value),
             None if key.is_switch() => None,
             None => {
-                let missing =
-                    || PublicError { field: Some(key.name().to_owned()), ..refuse("has no value") };
+                let missing = || PublicError { field: Some(key.name().to_owned()), ..refuse("has no value") };
                 Some(words.next().ok_or_else(missing)?.as_str())
             }
         };

@@ -41,7 +41,8 @@ const RELATIONS: [(&str, Relation, bool); 10] = [
 /// Another form, 0 parts, a range that runs backwards, or more than [`GANG_PARTS_MAX`].
 pub fn gang(field: &str, text: &str) -> Result<GangSpec, PublicError> {
     let trimmed = text.trim();
-    let range = trimmed.split_once("..").or_else(|| trimmed.split_once('-').filter(|(min, _)| !min.is_empty()));
+    let range =
+        trimmed.split_once("..").or_else(|| trimmed.split_once('-').filter(|(min, _)| !min.is_empty()));
     let (min, max) = range.unwrap_or((trimmed, trimmed));
     let count = |part: &str| amount::count(field, part, 1, GANG_PARTS_MAX);
     let parts = GangSpec { min: count(min)?, max: count(max)? };
@@ -81,7 +82,8 @@ pub fn layout_text(layout: Layout) -> &'static str {
 /// An unknown relation, no job's number, one parent twice, or ends of one parent that cannot both be.
 pub fn after(field: &str, text: &str) -> Result<Vec<Dependency>, PublicError> {
     const EXAMPLE: &str = "ok:12";
-    let refuse = |what: &str, why: &str| PublicError::invalid(field, format!("{} {why}", quoted(what)), EXAMPLE);
+    let refuse =
+        |what: &str, why: &str| PublicError::invalid(field, format!("{} {why}", quoted(what)), EXAMPLE);
     if text.contains('?') {
         return Err(refuse(text, "asks for one of several; here all must be met, apart by commas"));
     }
@@ -141,7 +143,8 @@ pub(super) fn check_after(field: &str, all: &[Dependency]) -> Result<(), PublicE
 /// Dependencies as text that [`after`] reads back.
 #[must_use]
 pub fn after_text(all: &[Dependency]) -> String {
-    let one = |dep: &Dependency| format!("{}{}:{}", if dep.each { "each-" } else { "" }, dep.relation, dep.job);
+    let one =
+        |dep: &Dependency| format!("{}{}:{}", if dep.each { "each-" } else { "" }, dep.relation, dep.job);
     all.iter().map(one).collect::<Vec<_>>().join(",")
 }
 

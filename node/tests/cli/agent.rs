@@ -351,7 +351,8 @@ impl Shared {
         let jobs = self.jobs.lock().unwrap();
         let job = &jobs[&id.0];
         let spec = job.spec.as_ref().unwrap();
-        let ended = spec.name.strip_prefix(ENDS).and_then(|code| STATES.into_iter().find(|s| s.code() == code));
+        let ended =
+            spec.name.strip_prefix(ENDS).and_then(|code| STATES.into_iter().find(|s| s.code() == code));
         let (state, place) = match (&job.end, job.pid) {
             _ if ended.is_some() => (ended.unwrap(), "(job 1 failed, not ok)"),
             (Some(_), Some(_)) => (JobState::Ending, "n1"),

@@ -250,7 +250,12 @@ fn what_was_understood_is_echoed() {
         ["submit", "--dry-run", "--spec", spec.to_str().unwrap(), "--time", "90", "--array", "0-9:3%2"];
     let (status, out, _) = ask(&agent, &args);
     assert_eq!(status, 0);
-    for line in ["gpus      2", "mem       1536 MiB", "time      1m30s", "array     0-9:3%2 (4 tasks, at most 2 at once)"] {
+    for line in [
+        "gpus      2",
+        "mem       1536 MiB",
+        "time      1m30s",
+        "array     0-9:3%2 (4 tasks, at most 2 at once)",
+    ] {
         assert!(out.lines().any(|l| l == line), "{line}: {out}");
     }
     assert!(agent.specs().is_empty());
@@ -294,7 +299,10 @@ fn what_the_cluster_made_of_a_job_is_told_once() {
     // Field reports R001 and R044.
     let agent = Agent::start();
     let (status, out, err) = ask(&agent, &["submit", "--name", CAPPED, "true"]);
-    assert_eq!((status, out.as_str(), err.as_str()), (0, "job 1\n", "note: time limit 1h: the rule of queue t\n"));
+    assert_eq!(
+        (status, out.as_str(), err.as_str()),
+        (0, "job 1\n", "note: time limit 1h: the rule of queue t\n")
+    );
     let (_, out, err) = ask(&agent, &["submit", "--name", CAPPED, "--json", "true"]);
     let document: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(document["spec"]["time_limit_ms"], 3_600_000, "as stored, not as sent");

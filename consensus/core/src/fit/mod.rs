@@ -307,11 +307,7 @@ pub(crate) fn card_amounts(device: &DeviceFacts) -> Amounts {
         DeviceKind::Mig => slice_milli(&device.model),
         DeviceKind::Fpga => return Amounts::default(),
     };
-    Amounts {
-        gpu_milli: u64::from(gpu_milli),
-        vram_mib: device.vram_mib.unwrap_or(0),
-        ..Amounts::default()
-    }
+    Amounts { gpu_milli: u64::from(gpu_milli), vram_mib: device.vram_mib.unwrap_or(0), ..Amounts::default() }
 }
 
 /// Marks devices, CPU and memory as taken in a copy of what a host has in use. The token only has to be unlike any

@@ -10,3 +10,4 @@ mod policy;
 mod props;
 mod rules;
 mod scripts;
+mod views;
