@@ -9,7 +9,7 @@ use crate::error::PublicError;
 use crate::ids::{HostId, JobId, RequestId, Token};
 use crate::job::{Actor, JobSpec, JobState};
 use crate::queue::QueueSpec;
-use crate::reservation::ReservedFor;
+use crate::reservation::ReservationAsk;
 use crate::secret::Secret;
 use crate::view::{
     Accepted, ClusterView, DeviceRow, DoctorRow, HostRow, JobRow, JobView, QueueRow, ReservationRow, WhyView,
@@ -288,23 +288,6 @@ impl ApiRequest {
             | Self::Reservations { .. } => true,
         }
     }
-}
-
-/// A reservation as a person asks for it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReservationAsk {
-    /// For people, unique.
-    pub name: String,
-    /// Names or numbers of hosts.
-    pub hosts: Vec<String>,
-    /// From when, ms since the epoch.
-    pub start_ms: u64,
-    /// Until when, ms since the epoch.
-    pub end_ms: u64,
-    /// Whom it is for.
-    pub kept_for: ReservedFor,
-    /// Why, for people.
-    pub reason: String,
 }
 
 /// What can be answered.

@@ -36,3 +36,20 @@ impl ReservationSpec {
         from_ms < self.end_ms && until_ms.is_none_or(|until| until > self.start_ms)
     }
 }
+
+/// A reservation as a person asks for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservationAsk {
+    /// For people, unique.
+    pub name: String,
+    /// Names or numbers of hosts.
+    pub hosts: Vec<String>,
+    /// From when, ms since the epoch.
+    pub start_ms: u64,
+    /// Until when, ms since the epoch.
+    pub end_ms: u64,
+    /// Whom it is for.
+    pub kept_for: ReservedFor,
+    /// Why, for people.
+    pub reason: String,
+}

@@ -4,13 +4,13 @@ use super::caller::Caller;
 use super::{WRITE_DEADLINE, not_found, notes};
 use crate::net::{PeerLink, TokenKind, mint_secret};
 use crate::node::Node;
-use rota_protocol::api::{ApiReply, ApiRequest, ReservationAsk};
+use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::command::{Command, Outcome, Proposal, TokenUse};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::{HostId, JobId, RequestId, Token};
 use rota_protocol::job::{JobSpec, Role};
 use rota_protocol::peer::{PeerReply, PeerRequest};
-use rota_protocol::reservation::ReservationSpec;
+use rota_protocol::reservation::{ReservationAsk, ReservationSpec};
 use rota_protocol::view::Accepted;
 use std::time::Duration;
 

@@ -9,8 +9,8 @@ use crate::parse::{time, word};
 use crate::table::{Table, clean};
 use clap::Args;
 use rota_protocol::PublicError;
-use rota_protocol::api::{ApiReply, ApiRequest, ReservationAsk};
-use rota_protocol::reservation::ReservedFor;
+use rota_protocol::api::{ApiReply, ApiRequest};
+use rota_protocol::reservation::{ReservationAsk, ReservedFor};
 use rota_protocol::view::ReservationRow;
 use serde_json::json;
 

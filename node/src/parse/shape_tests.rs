@@ -171,13 +171,13 @@ fn an_alternative_takes_over_what_it_does_not_name() {
 #[test]
 fn gangs_and_nodes_and_how_they_lie() {
     let gang = |spec: &JobSpec| spec.gang.map(|gang| (gang.min, gang.max));
-    for (text, min, max) in [("4", 4, 4), ("1", 1, 1), ("2..4", 2, 4), ("2-4", 2, 4), ("4096", 4_096, 4_096)]
+    for (text, min, max) in [("4", 4, 4), ("1", 1, 1), ("2..4", 2, 4), ("2-4", 2, 4), ("1024", 1_024, 1_024)]
     {
         check(Key::Gang, text, gang, Some(Some((min, max))));
     }
     for key in [Key::Gang, Key::Nodes] {
         for text in
-            ["0", "-1", "", "4..2", "1..", "..4", "1000000", "4097", "1.5", "NaN", "0..4", "4294967296"]
+            ["0", "-1", "", "4..2", "1..", "..4", "1000000", "1025", "1.5", "NaN", "0..4", "4294967296"]
         {
             check(key, text, gang, None);
         }
