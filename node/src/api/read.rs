@@ -5,7 +5,7 @@ use super::session::Answers;
 use super::{READ_DEADLINE, not_found};
 use crate::node::Node;
 use rota_consensus::AppliedNote;
-use rota_core::{Event, explain, view};
+use rota_core::{Event, State, explain, view};
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::JobId;
@@ -20,11 +20,11 @@ pub(super) async fn answer(
 ) -> Result<ApiReply, PublicError> {
     match request {
         ApiRequest::Queue { filter, freshness } => {
-            barrier(node, freshness).await?;
-            Ok(node.consensus.read(|state| {
+            listed(node, freshness, |state| {
                 let (rows, next) = view::queue(state, &filter, &caller.actor);
                 ApiReply::Queue { index: state.applied_index(), rows, next }
-            }))
+            })
+            .await
         }
         ApiRequest::Show { job, freshness } => {
             barrier(node, freshness).await?;
@@ -46,54 +46,67 @@ pub(super) async fn answer(
                 .ok_or_else(|| not_found("job", &job.to_string()))
         }
         ApiRequest::Hosts { freshness } => {
-            barrier(node, freshness).await?;
-            Ok(node.consensus.read(|state| ApiReply::Hosts {
+            listed(node, freshness, |state| ApiReply::Hosts {
                 index: state.applied_index(),
                 rows: view::hosts_at(state, crate::io::clock::wall_ms()),
-            }))
+            })
+            .await
         }
-        ApiRequest::Devices { freshness } => {
-            barrier(node, freshness).await?;
-            let (index, mut rows) =
-                node.consensus.read(|state| (state.applied_index(), view::devices(state)));
-            let readings = node.readings();
-            for row in &mut rows {
-                row.reading = readings.get(&row.facts.uuid).cloned();
-            }
-            Ok(ApiReply::Devices { index, rows })
-        }
+        ApiRequest::Devices { freshness } => devices(node, freshness).await,
         ApiRequest::Queues { freshness } => {
-            barrier(node, freshness).await?;
-            let now_ms = crate::io::clock::wall_ms();
-            Ok(node.consensus.read(|state| ApiReply::Queues {
+            listed(node, freshness, |state| ApiReply::Queues {
                 index: state.applied_index(),
-                rows: view::queues(state, &caller.actor, now_ms),
-            }))
+                rows: view::queues(state, &caller.actor, crate::io::clock::wall_ms()),
+            })
+            .await
         }
         ApiRequest::Reservations { freshness } => {
-            barrier(node, freshness).await?;
-            let now_ms = crate::io::clock::wall_ms();
-            Ok(node.consensus.read(|state| ApiReply::Reservations {
+            listed(node, freshness, |state| ApiReply::Reservations {
                 index: state.applied_index(),
-                rows: view::reservations(state, now_ms),
-            }))
+                rows: view::reservations(state, crate::io::clock::wall_ms()),
+            })
+            .await
         }
         ApiRequest::Cluster { freshness } => cluster(node, freshness).await,
         ApiRequest::Doctor => {
             caller.at_least(Role::Operator)?;
             Ok(ApiReply::Doctor(node.doctor().await))
         }
-        ApiRequest::Me => {
-            let actor = caller.actor.clone();
-            let last = node.consensus.read(|state| {
-                let own = |job: &&rota_core::Job| job.tenant == actor.tenant && job.user == actor.user;
-                state.jobs().filter(own).last().map(|job| job.id)
-            });
-            Ok(ApiReply::Me { actor, last })
-        }
+        ApiRequest::Me => Ok(me(node, caller)),
         ApiRequest::Digest { at_least } => digest(node, caller, at_least).await,
         other => Err(PublicError::new(ErrorCode::Internal, format!("not a read: {other:?}"))),
     }
+}
+
+/// The caller and its newest job.
+fn me(node: &Node, caller: &Caller) -> ApiReply {
+    let actor = caller.actor.clone();
+    let last = node.consensus.read(|state| {
+        let own = |job: &&rota_core::Job| job.tenant == actor.tenant && job.user == actor.user;
+        state.jobs().filter(own).last().map(|job| job.id)
+    });
+    ApiReply::Me { actor, last }
+}
+
+/// A list from one copy that is fresh enough.
+async fn listed(
+    node: &Node,
+    freshness: Freshness,
+    list: impl FnOnce(&State) -> ApiReply,
+) -> Result<ApiReply, PublicError> {
+    barrier(node, freshness).await?;
+    Ok(node.consensus.read(list))
+}
+
+/// Devices with the newest readings that gossip brought.
+async fn devices(node: &Node, freshness: Freshness) -> Result<ApiReply, PublicError> {
+    barrier(node, freshness).await?;
+    let (index, mut rows) = node.consensus.read(|state| (state.applied_index(), view::devices(state)));
+    let readings = node.readings();
+    for row in &mut rows {
+        row.reading = readings.get(&row.facts.uuid).cloned();
+    }
+    Ok(ApiReply::Devices { index, rows })
 }
 
 async fn barrier(node: &Node, freshness: Freshness) -> Result<(), PublicError> {

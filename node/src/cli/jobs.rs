@@ -10,7 +10,7 @@ use crate::parse::word;
 use crate::table::{Table, clean, cut};
 use clap::Args;
 use rota_protocol::api::{ApiReply, ApiRequest, QueueFilter};
-use rota_protocol::job::JobState;
+use rota_protocol::job::{JobSpec, JobState};
 use rota_protocol::view::{AttemptRow, JobRow, JobView, WhyView};
 use serde_json::json;
 use std::io::IsTerminal;
@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// Longest name shown in a list, in characters; `rota show` has the whole.
 const NAME_CHARS_MAX: usize = 32;
+/// The place of a job that waits until it is released.
+const HELD: &str = "(held)";
 /// Time between two looks of a watch.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 
@@ -193,7 +195,10 @@ fn show_text(view: &JobView, now_ms: u64) -> String {
         text.push_str(&clean(line));
         text.push('\n');
     }
-    text.push_str(&echo(&view.spec));
+    // As the job stands now: it may have been released, or given another priority.
+    let held = row.place == HELD;
+    let spec = JobSpec { priority: row.priority, hold: held, ..view.spec.clone() };
+    text.push_str(&echo(&spec));
     text.push('\n');
     if !view.attempts.is_empty() {
         text.push('\n');

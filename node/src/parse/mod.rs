@@ -24,8 +24,6 @@ pub mod time;
 pub mod word;
 
 #[cfg(test)]
-mod shape_tests;
-#[cfg(test)]
 mod tests;
 
 pub use amount::{cpus_milli, memory_mib};

@@ -1,14 +1,12 @@
 //! Tables of what may be written of devices, alternatives, gangs, dependencies, times and evictions: what is stored, and
 //! what is refused with which field and an example that is taken.
 
-use super::tests::{by_all, defaults};
-use super::*;
+use super::{NOW_MS, by_all, defaults};
+use crate::parse::*;
 use rota_protocol::job::JobSpec;
 use rota_protocol::work::{Dependency, GangSpec, Layout, Relation, Warning};
 use rota_protocol::{ErrorCode, JobId};
 
-/// 2026-12-01 00:00:00 UTC.
-const NOW_MS: u64 = 1_796_083_200_000;
 const MINUTE_MS: u64 = 60_000;
 
 /// The spec of a job of these keys, laid over `command = ["true"]`.

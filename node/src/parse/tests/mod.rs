@@ -1,5 +1,7 @@
 //! Tables of what a person may write and what becomes of it, through every entry.
 
+mod shape;
+
 use super::*;
 use proptest::prelude::*;
 use rota_protocol::api::OutputStream;
@@ -11,7 +13,7 @@ use std::path::PathBuf;
 /// 2026-12-01 00:00:00 UTC.
 const NOW_MS: u64 = 1_796_083_200_000;
 
-pub(super) fn defaults() -> Defaults {
+fn defaults() -> Defaults {
     Defaults { workdir: PathBuf::from("/home/u1"), now_ms: NOW_MS }
 }
 
@@ -24,7 +26,7 @@ fn by_flag(key: Key, text: &str) -> Result<JobSpec, PublicError> {
 }
 
 /// The same through a spec file, a JSON body and a script's head; the command of the last is put back.
-pub(super) fn by_all(key: Key, text: &str) -> Vec<Result<JobSpec, PublicError>> {
+fn by_all(key: Key, text: &str) -> Vec<Result<JobSpec, PublicError>> {
     let name = key.name();
     let toml = format!("command = [\"true\"]\n{name} = {text:?}\n");
     let mut json = format!("{{\"command\": [\"true\"], {name:?}: {text:?}");
@@ -568,6 +570,21 @@ proptest! {
             let _ = word::states("state", text);
             let _ = word::label("label", text);
             let _ = Key::parse(text);
+        }
+    }
+
+    #[test]
+    fn one_text_gives_one_spec_through_every_entry(
+        text in "[ a-zA-Z0-9.:%@,+/=_-]{0,12}",
+        near in "(ok|any|each-ok|afterok|USR1|B:TERM|now|fpga|mig|gpus|cpus|pack|yes|no)?[:@+=,. -]{0,1}[0-9]{0,3}(\\.[0-9])?[%KMGThms]{0,1}",
+    ) {
+        // A script is its own command, and is called by its name.
+        let keys = Key::ALL.into_iter().filter(|key| !matches!(key, Key::Command | Key::Name));
+        for (key, text) in keys.flat_map(|key| [(key, &text), (key, &near)]) {
+            let all: Vec<_> = by_all(key, text).into_iter().map(|result| result.map_err(|error| error.code)).collect();
+            for other in &all[1..] {
+                prop_assert_eq!(other, &all[0], "{:?} {:?}", key, text);
+            }
         }
     }
 
