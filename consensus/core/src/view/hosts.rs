@@ -3,6 +3,7 @@
 use crate::state::State;
 use crate::state::host::Host;
 use rota_protocol::DeviceUuid;
+use rota_protocol::ask::CARD_MILLI;
 use rota_protocol::device::{DeviceFacts, DeviceKind};
 use rota_protocol::view::{DeviceHold, DeviceRow, HostRow};
 
@@ -40,7 +41,9 @@ fn holds(state: &State, host: &Host, uuid: &DeviceUuid) -> Vec<DeviceHold> {
     let holders = host.used.devices.get(uuid).into_iter().flat_map(|held| &held.holders);
     let rows = holders.filter_map(|holder| {
         let task = state.attempt(holder.token)?.task;
-        Some(DeviceHold { task, token: holder.token, milli: holder.milli, vram_mib: holder.vram_mib })
+        let all_mib = || host.device(uuid).and_then(|facts| facts.vram_mib).unwrap_or(0);
+        let vram_mib = if holder.milli < CARD_MILLI { holder.vram_mib } else { all_mib() };
+        Some(DeviceHold { task, token: holder.token, milli: holder.milli, vram_mib })
     });
     rows.collect()
 }
