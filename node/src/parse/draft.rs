@@ -113,7 +113,7 @@ impl JobDraft {
             return Err(too_large("command", format!("the whole job of {bytes} bytes"), SPEC_BYTES_MAX));
         }
         // What apply will check is checked here too, so that a refusal costs no round trip.
-        rota_core::spec::validate(&spec)?;
+        rota_core::spec::validate(&spec).map_err(by_key)?;
         Ok(spec)
     }
 
@@ -151,6 +151,22 @@ impl JobDraft {
             }),
         }
     }
+}
+
+/// A fault that names a field of the stored spec, with the key by which the user wrote it.
+fn by_key(error: PublicError) -> PublicError {
+    let field = error.field.map(|field| {
+        let name = field.strip_prefix("ask.").unwrap_or(&field);
+        let key = match name {
+            "alternatives" => Key::Or.name(),
+            "argv" => Key::Command.name(),
+            "devices" => Key::Device.name(),
+            "labels" => Key::Label.name(),
+            other => return Key::parse(other).map_or_else(|_| other.to_owned(), |key| key.name().to_owned()),
+        };
+        key.to_owned()
+    });
+    PublicError { field, ..error }
 }
 
 /// Each alternative takes over what it does not name. One that comes to an ask already there is a mistake.

@@ -121,7 +121,8 @@ fn devices_have_a_kind_a_model_and_a_count() {
     assert!(job("device = \"fpag=1\"").unwrap_err().message.contains("did you mean fpga?"));
     assert_eq!(job("[device]\nfpga = 2\n\"mig:1g.10gb\" = 1").unwrap().ask.devices.len(), 2);
     twice("fpga = 1", "device = fpga=1");
-    refused("gpu-share = 0.5\ndevice = \"mig=1\"", "ask.devices");
+    refused("gpu-share = 0.5\ndevice = \"mig=1\"", "device");
+    refused("gang = 2\nlayout = \"same-host\"\ngpus = 1\nor = \"gpus=2\"", "or");
 }
 
 #[test]
