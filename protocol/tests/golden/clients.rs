@@ -2,8 +2,9 @@
 
 use crate::values::*;
 use rota_protocol::api::*;
-use rota_protocol::command::TokenUse;
+use rota_protocol::command::{JobChange, TokenUse};
 use rota_protocol::job::*;
+use rota_protocol::reservation::{ReservationAsk, ReservedFor};
 use rota_protocol::view::*;
 use rota_protocol::*;
 use std::collections::BTreeMap;
@@ -70,8 +71,67 @@ pub(crate) fn api_calls() -> Vec<(&'static str, ApiCall)> {
         ("Doctor", ApiRequest::Doctor),
         ("Digest", ApiRequest::Digest { at_least: 301 }),
         ("Me", ApiRequest::Me),
+        ("SubmitNoted", ApiRequest::SubmitNoted { jobs: vec![(request, spec())] }),
+        ("SetQueue", ApiRequest::SetQueue { request, queue: queue_spec() }),
+        ("RemoveQueue", ApiRequest::RemoveQueue { request, name: text("vision/night") }),
+        ("Queues", ApiRequest::Queues { freshness: stale }),
+        ("Adjust", ApiRequest::Adjust { request, job, change: JobChange::Priority(61) }),
+        ("Reserve", ApiRequest::Reserve { request, reservation: reservation_ask() }),
+        ("Unreserve", ApiRequest::Unreserve { request, name: text("maintenance-7") }),
+        ("Reservations", ApiRequest::Reservations { freshness: stale }),
+        (
+            "DrainWith",
+            ApiRequest::DrainWith {
+                request,
+                host: text("gpu-07"),
+                reason: text("new fans"),
+                evict_in_ms: Some(300_000),
+            },
+        ),
     ];
     (1_000..).zip(requests).map(|(seq, (label, request))| (label, ApiCall { seq, request })).collect()
+}
+
+fn reservation_ask() -> ReservationAsk {
+    ReservationAsk {
+        name: text("maintenance-7"),
+        hosts: vec![text("gpu-07"), text("8")],
+        start_ms: NOW_MS + 31,
+        end_ms: NOW_MS + 32,
+        kept_for: ReservedFor::Queues(vec![text("vision")]),
+        reason: text("new fans"),
+    }
+}
+
+fn accepted() -> Accepted {
+    Accepted {
+        job: JobId(70_000),
+        queue: text("vision/night"),
+        time_limit_ms: Some(7_200_000),
+        notes: vec![text("time limit 2h")],
+    }
+}
+
+fn queue_row() -> QueueRow {
+    QueueRow {
+        spec: queue_spec(),
+        held: amounts(40),
+        jobs_waiting: 1,
+        jobs_open: 2,
+        tasks_running: 3,
+        used_gpu_ms: 4,
+        used_cpu_ms: 5,
+        share_permille: 750,
+    }
+}
+
+fn reservation_row() -> ReservationRow {
+    ReservationRow {
+        spec: reservation(ReservedFor::Nobody),
+        host_names: vec![text("gpu-07"), text("gpu-08")],
+        active: true,
+        foreign_tasks: 1,
+    }
 }
 
 fn job_row(state: JobState) -> JobRow {
@@ -243,6 +303,9 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
             "Queue later states",
             ApiReply::Queue { index: 301, rows: later_states.into_iter().map(job_row).collect(), next: None },
         ),
+        ("Accepted", ApiReply::Accepted(vec![Ok(accepted()), Err(error())])),
+        ("Queues", ApiReply::Queues { index: 301, rows: vec![queue_row()] }),
+        ("Reservations", ApiReply::Reservations { index: 301, rows: vec![reservation_row()] }),
     ];
     let mut answers: Vec<_> = (1_000..)
         .zip(replies)

@@ -220,7 +220,7 @@ pub(crate) fn commands() -> Vec<(&'static str, Command)> {
     ]
 }
 
-fn amounts(first: u64) -> Amounts {
+pub(crate) fn amounts(first: u64) -> Amounts {
     Amounts { gpu_milli: first, cpus_milli: first + 1, mem_mib: first + 2, vram_mib: first + 3 }
 }
 
@@ -244,7 +244,7 @@ pub(crate) fn queue_spec() -> QueueSpec {
     }
 }
 
-fn reservation(kept_for: ReservedFor) -> ReservationSpec {
+pub(crate) fn reservation(kept_for: ReservedFor) -> ReservationSpec {
     ReservationSpec {
         name: text("maintenance-7"),
         hosts: vec![HostId(7), HostId(8)],
