@@ -43,6 +43,11 @@ pub(super) fn apply(
                 return Err(PublicError::new(ErrorCode::Forbidden, message));
             }
             state.jobs.update(id, step.now_ms, |job| job.priority = priority);
+            // What runs of it is as hard to displace as what waits.
+            let tokens: Vec<Token> = state.attempts_of(id).map(|attempt| attempt.token).collect();
+            for token in tokens {
+                state.attempts.change(token, |attempt| attempt.priority = priority);
+            }
         }
         JobChange::Requeue => requeue(state, step, id),
     }

@@ -34,6 +34,23 @@ pub(super) fn parent_changed(state: &mut State, step: &mut Step, parent: JobId, 
     }
 }
 
+/// Something that a job's blocked tasks wait for is not over. Of very long arrays only the first tasks are looked at.
+pub(crate) fn still_waits(state: &State, job: &Job) -> bool {
+    const TASKS_LOOKED_AT: usize = 4_096;
+    let whole = job.spec.after.iter().filter(|dep| !dep.each).map(|dep| of_job(state, dep));
+    match whole.fold(Standing::Met, worse) {
+        Standing::Open => return true,
+        Standing::Never => return false,
+        Standing::Met => {}
+    }
+    let each = || job.spec.after.iter().filter(|dep| dep.each);
+    let waits = |ordinal: u32| {
+        let index = job.task(ordinal).index;
+        each().map(|dep| of_task(state, dep, index)).fold(Standing::Met, worse) == Standing::Open
+    };
+    job.blocked.ranges().flat_map(|(start, end)| start..end).take(TASKS_LOOKED_AT).all(waits)
+}
+
 /// Brings a new job's waiting tasks in line with its parents as they are.
 pub(super) fn first_look(state: &mut State, step: &mut Step, child: JobId) {
     settle(state, step, child, JobId(0), None);
@@ -131,10 +148,12 @@ fn never(state: &mut State, step: &mut Step, child: JobId) {
 /// |---|---|---|---|
 /// | succeeded | met | never | met |
 /// | failed, time limit, host lost for good, preempted for good | never | met | met |
-/// | cancelled while it ran | never | met | met |
-/// | cancelled before it started, dependency failed, deadline missed | never | never | met |
+/// | cancelled after a start | never | met | met |
+/// | cancelled before any start, dependency failed, deadline missed | never | never | met |
+///
+/// An array of which some elements ran while others lost their dependency counts as started.
 pub(crate) fn of_job(state: &State, dep: &Dependency) -> Standing {
-    // A parent that is known no more ended long ago, and its children were settled then.
+    // A parent is kept as long as somebody waits for it; only a damaged state lacks one.
     let Some(parent) = state.job(dep.job) else {
         return Standing::Never;
     };
@@ -147,7 +166,7 @@ pub(crate) fn of_job(state: &State, dep: &Dependency) -> Standing {
 fn failed_after_start(parent: &Job) -> bool {
     match parent.state {
         JobState::Failed | JobState::TimedOut | JobState::HostLost | JobState::Preempted => true,
-        JobState::Cancelled => parent.started_ms.is_some(),
+        JobState::Cancelled | JobState::DependencyFailed => parent.started_ms.is_some(),
         _ => false,
     }
 }

@@ -14,6 +14,8 @@ use rota_protocol::limits::{HOST_DEVICES_MAX, NAME_BYTES_MAX};
 use rota_protocol::{HostId, LeaseEpoch, PublicError};
 use std::collections::BTreeSet;
 
+/// Most memory of one card that is believed, in MiB (16 TiB): what drivers say beyond it is an error code.
+const VRAM_MIB_MAX: u64 = 1 << 24;
 /// Most labels of one host.
 const LABELS_MAX: usize = 64;
 
@@ -61,6 +63,8 @@ pub(super) fn apply(
 fn settle_owners(state: &mut State, id: HostId, mut facts: HostFacts) -> HostFacts {
     facts.devices.sort_by(|a, b| a.uuid.cmp(&b.uuid));
     for device in &mut facts.devices {
+        // Unknown, and so never taken for free memory.
+        device.vram_mib = device.vram_mib.filter(|mib| *mib <= VRAM_MIB_MAX);
         let Some(owner) = state.hosts.owner(&device.uuid).filter(|owner| *owner != id) else {
             continue;
         };

@@ -39,12 +39,26 @@ pub(super) fn apply(state: &mut State, step: &mut Step, spec: &ReservationSpec) 
         let message = format!("{RESERVATIONS_MAX} reservations are the most");
         return Err(PublicError::new(ErrorCode::TooLarge, message));
     }
+    if let Some(other) = state.reservations.iter().find(|other| are_at_odds(spec, other)) {
+        let message =
+            format!("reservation '{}' keeps a host of it for other queues at that time", other.name);
+        return Err(PublicError::new(ErrorCode::Conflict, message));
+    }
     state.reservations.insert(spec.clone());
     for host in &spec.hosts {
         step.note(Event::HostChanged(*host));
     }
     step.plan_needed = true;
     Ok(Outcome::Done)
+}
+
+/// Both would keep one host for different queues at once, and so for none. Maintenance may come in between.
+fn are_at_odds(spec: &ReservationSpec, other: &ReservationSpec) -> bool {
+    let at_once = spec.meets(other.start_ms, Some(other.end_ms));
+    let queues = |row: &ReservationSpec| row.kept_for != ReservedFor::Nobody;
+    let common = || spec.hosts.iter().any(|host| other.hosts.contains(host));
+    let differ = spec.kept_for != other.kept_for && queues(spec) && queues(other);
+    spec.name != other.name && at_once && differ && common()
 }
 
 pub(super) fn remove(state: &mut State, step: &mut Step, name: &str) -> Answer {

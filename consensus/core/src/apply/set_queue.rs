@@ -7,6 +7,7 @@ use crate::state::State;
 use rota_protocol::command::Outcome;
 use rota_protocol::limits::{NAME_BYTES_MAX, QUEUES_MAX, TIME_LIMIT_MS_MAX};
 use rota_protocol::queue::{Amounts, QueueSpec, is_queue_name, parent_of};
+use rota_protocol::reservation::{ReservationSpec, ReservedFor};
 use rota_protocol::{ErrorCode, PublicError};
 
 /// Highest weight: enough to tell any two queues apart.
@@ -44,6 +45,14 @@ pub(super) fn remove(state: &mut State, step: &mut Step, name: &str) -> Answer {
         let message = format!("queue '{}' lies in '{name}'", child.spec.name);
         return Err(PublicError::new(ErrorCode::Conflict, message));
     }
+    let names = |row: &&ReservationSpec| match &row.kept_for {
+        ReservedFor::Queues(queues) => queues.iter().any(|queue| queue == name),
+        ReservedFor::Nobody => false,
+    };
+    if let Some(row) = state.reservations.iter().find(names) {
+        let message = format!("reservation '{}' is for queue '{name}'", row.name);
+        return Err(PublicError::new(ErrorCode::Conflict, message));
+    }
     state.queues.remove(id);
     step.plan_needed = true;
     Ok(Outcome::Done)
@@ -79,7 +88,8 @@ fn check(spec: &QueueSpec) -> Result<(), PublicError> {
     }
 }
 
-/// Guarantees of siblings together fit into their parent's, where the parent has one.
+/// Guarantees of siblings together fit into their parent's, where the parent has one, and under its ceiling: a
+/// promise that can never be kept is none.
 fn check_family(state: &State, spec: &QueueSpec) -> Result<(), PublicError> {
     let children_of = |parent: &str| {
         let named = parent.to_owned();
@@ -96,11 +106,20 @@ fn check_family(state: &State, spec: &QueueSpec) -> Result<(), PublicError> {
             let message = format!("the queues in '{}' would be guaranteed more than it is", parent.spec.name);
             return Err(PublicError::invalid("queue.guarantee", message, "the rest of the parent's"));
         }
+        if !together.within(&parent.spec.ceiling.amounts()) {
+            let message =
+                format!("the queues in '{}' would be guaranteed more than its ceiling", parent.spec.name);
+            return Err(PublicError::invalid("queue.guarantee", message, "the rest of the parent's ceiling"));
+        }
     }
     let below = sum(&spec.name, "");
     if spec.guarantee != Amounts::default() && !below.within(&spec.guarantee) {
         let message = format!("is below what the queues in '{}' are guaranteed together", spec.name);
         return Err(PublicError::invalid("queue.guarantee", message, "at least their sum"));
+    }
+    if !below.within(&spec.ceiling.amounts()) {
+        let message = format!("is below what the queues in '{}' are guaranteed together", spec.name);
+        return Err(PublicError::invalid("queue.ceiling", message, "at least their sum"));
     }
     Ok(())
 }

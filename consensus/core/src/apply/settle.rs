@@ -7,8 +7,8 @@ use rota_protocol::job::{AttemptEnd, EndReason, JobState};
 
 /// Ends of one task that were a host's fault; then it fails with the last reason rather than circle for ever.
 pub(crate) const HOST_FAULTS_MAX: u16 = 20;
-/// Times that one task may ask to be queued again; then its status counts as a failure.
-pub(crate) const REQUEUES_MAX: u16 = 10_000;
+/// Times that a task may ask to be queued again, on average over its job; then its status counts as a failure.
+pub(crate) const REQUEUES_MAX: u64 = 10_000;
 /// The ordinal under which a gang counts its retries and its hosts' faults.
 const GANG: u32 = 0;
 
@@ -51,25 +51,55 @@ pub(super) fn settle(
     now_ms: u64,
 ) -> Settled {
     job.live = job.live.saturating_sub(1);
-    keep_record(job, attempt, end, ran_ms, now_ms);
+    let started_ms = keep_record(job, attempt, end, ran_ms, now_ms);
     if let AttemptEnd::LaunchFailed { .. } = end {
         job.avoid_host(attempt.host, now_ms);
     }
     let Some(ordinal) = job.ordinal(attempt.task.index) else {
         return Settled::default();
     };
-    let counted = if job.spec.gang.is_some() { GANG } else { ordinal };
+    if started_ms.is_some() {
+        job.stopped.insert(ordinal);
+    }
+    let counted = Counted::of(job, ordinal);
+    let ran_ms = ran_ms.or_else(|| Some(now_ms.saturating_sub(started_ms?))).unwrap_or(0);
+    if job.spec.service && ran_ms >= SERVICE_STEADY_MS {
+        // A service lives for years: what its hosts did before it ran well again counts no more.
+        job.host_faults.remove(&counted.faults);
+    }
     let fate = fate(job, counted, attempt.end_reason, end);
     match fate {
-        Fate::Retried => *job.retries_used.entry(counted).or_default() += 1,
-        Fate::Moved => *job.host_faults.entry(counted).or_default() += 1,
-        Fate::Served => pause(job, ran_ms.unwrap_or(0), now_ms),
+        Fate::Retried => *job.retries_used.entry(counted.retries).or_default() += 1,
+        Fate::Moved => *job.host_faults.entry(counted.faults).or_default() += 1,
+        Fate::Served => pause(job, ran_ms, now_ms),
         _ => {}
     }
-    if job.spec.gang.is_some() {
+    let settled = if job.spec.gang.is_some() {
         settle_part(job, ordinal, fate, end)
     } else {
         settle_task(job, ordinal, fate, end)
+    };
+    if job.succeeded.contains(ordinal) || job.failed.contains(ordinal) {
+        job.stopped.remove(ordinal);
+    }
+    settled
+}
+
+/// The ordinals under which an end is counted. A gang is retried as a whole. Hosts' faults of a rigid gang are counted
+/// once for all its parts; an elastic one lives on, so each part counts its own.
+#[derive(Clone, Copy)]
+struct Counted {
+    retries: u32,
+    faults: u32,
+}
+
+impl Counted {
+    fn of(job: &Job, ordinal: u32) -> Self {
+        match job.spec.gang {
+            None => Self { retries: ordinal, faults: ordinal },
+            Some(gang) if gang.is_elastic() => Self { retries: GANG, faults: ordinal },
+            Some(_) => Self { retries: GANG, faults: GANG },
+        }
     }
 }
 
@@ -84,11 +114,7 @@ fn settle_task(job: &mut Job, ordinal: u32, fate: Fate, end: &AttemptEnd) -> Set
             fail(job, JobState::Preempted, end);
             job.failed.insert(ordinal)
         }
-        Fate::Cancelled => {
-            // It had a live attempt: that is what "cancelled while it ran" means.
-            job.stopped.insert(ordinal);
-            job.cancelled.insert(ordinal)
-        }
+        Fate::Cancelled => job.cancelled.insert(ordinal),
         Fate::Retried | Fate::Moved | Fate::Again | Fate::Served | Fate::WithGang => {
             job.pending.insert(ordinal);
             false
@@ -104,42 +130,50 @@ fn settle_task(job: &mut Job, ordinal: u32, fate: Fate, end: &AttemptEnd) -> Set
 /// A part of a gang. A part that did well leaves the others at work. Any other end breaks a rigid gang, and an
 /// elastic one if too few are left or the program itself failed.
 fn settle_part(job: &mut Job, rank: u32, fate: Fate, end: &AttemptEnd) -> Settled {
+    let was_ending = job.gang_ending;
+    let fewest = job.spec.gang.filter(|gang| gang.is_elastic()).map_or(u32::MAX, |gang| gang.min);
+    let enough = job.live > 0 && !was_ending && job.live + job.succeeded.len() >= fewest;
+    let mut goes_on = false;
     match fate {
         Fate::Succeeded => {
             job.succeeded.insert(rank);
+            goes_on = true;
         }
         Fate::Failed(state) => {
             fail(job, state, end);
             job.failed.insert(rank);
             job.gang_over = Some(GangOver::Failed);
         }
-        Fate::PutOut => {
+        // A gang that only shrinks is not queued again, and goes on whatever its rule for that is.
+        Fate::PutOut if !enough => {
             fail(job, JobState::Preempted, end);
             job.failed.insert(rank);
-            job.gang_over = Some(GangOver::Preempted);
+            job.gang_over.get_or_insert(GangOver::Preempted);
         }
         Fate::Cancelled => {
-            job.stopped.insert(rank);
             job.cancelled.insert(rank);
         }
-        Fate::Retried | Fate::Moved | Fate::Again | Fate::Served | Fate::WithGang => {
+        Fate::PutOut | Fate::Moved | Fate::Again => {
+            job.pending.insert(rank);
+            goes_on = enough;
+        }
+        Fate::Retried | Fate::Served | Fate::WithGang => {
             job.pending.insert(rank);
         }
     }
-    let was_ending = job.gang_ending;
-    let goes_on = match fate {
-        Fate::Succeeded => true,
-        Fate::Moved | Fate::Again => {
-            let fewest = job.spec.gang.filter(|gang| gang.is_elastic()).map_or(u32::MAX, |gang| gang.min);
-            job.live > 0 && job.live + job.succeeded.len() >= fewest
-        }
-        _ => false,
-    };
-    if !goes_on && !job.cancel_asked {
-        job.gang_ending = true;
+    // Of a gang that is cancelled every part goes its own last way.
+    if job.cancel_asked {
+        job.gang_ending = false;
+        return Settled::default();
     }
-    if job.gang_ending && job.live == 0 {
-        gang_is_gone(job);
+    job.gang_ending |= !goes_on;
+    if job.live == 0 {
+        if job.gang_ending {
+            gang_is_gone(job);
+        } else {
+            // All that ran did well: ranks that an elastic gang never filled are not wanted any more.
+            job.pending.drain_into(&mut job.cancelled);
+        }
     }
     Settled { task_over: false, gang_broken: job.gang_ending && !was_ending && job.live > 0 }
 }
@@ -151,14 +185,17 @@ fn gang_is_gone(job: &mut Job) {
         job.pending.drain_into(&mut job.cancelled);
         return;
     }
+    // Every part was faster than the order to end.
+    if job.pending.is_empty() && job.failed.is_empty() {
+        return;
+    }
     job.pending = Ordinals::full(job.tasks());
     job.succeeded = Ordinals::default();
     job.failed = Ordinals::default();
     job.cancelled = Ordinals::default();
-    job.stopped = Ordinals::default();
 }
 
-fn fate(job: &Job, counted: u32, asked: Option<EndReason>, end: &AttemptEnd) -> Fate {
+fn fate(job: &Job, counted: Counted, asked: Option<EndReason>, end: &AttemptEnd) -> Fate {
     if job.cancel_asked || asked == Some(EndReason::Cancel) {
         return Fate::Cancelled;
     }
@@ -177,13 +214,14 @@ fn fate(job: &Job, counted: u32, asked: Option<EndReason>, end: &AttemptEnd) -> 
         _ => {}
     }
     if let AttemptEnd::Requeued { .. } = end {
-        return if job.requeues < REQUEUES_MAX { Fate::Again } else { Fate::Failed(JobState::Failed) };
+        let most = REQUEUES_MAX * u64::from(job.tasks());
+        return if u64::from(job.requeues) <= most { Fate::Again } else { Fate::Failed(JobState::Failed) };
     }
     if job.spec.service && end.is_users() {
         return Fate::Served;
     }
     if end.is_users() {
-        let used = job.retries_used.get(&counted).copied().unwrap_or(0);
+        let used = job.retries_used.get(&counted.retries).copied().unwrap_or(0);
         if used < job.spec.retries {
             return Fate::Retried;
         }
@@ -191,7 +229,7 @@ fn fate(job: &Job, counted: u32, asked: Option<EndReason>, end: &AttemptEnd) -> 
         return Fate::Failed(if timed_out { JobState::TimedOut } else { JobState::Failed });
     }
     // Launch failed, lost, fenced, vanished; and a host that ended it unasked.
-    let faults = job.host_faults.get(&counted).copied().unwrap_or(0);
+    let faults = job.host_faults.get(&counted.faults).copied().unwrap_or(0);
     if faults + 1 < HOST_FAULTS_MAX { Fate::Moved } else { Fate::Failed(JobState::HostLost) }
 }
 
@@ -211,11 +249,21 @@ fn pause(job: &mut Job, ran_ms: u64, now_ms: u64) {
     job.pause_until_ms = now_ms.saturating_add(if job.pauses == 0 { 0 } else { for_ms });
 }
 
-fn keep_record(job: &mut Job, attempt: &Attempt, end: &AttemptEnd, ran_ms: Option<u64>, now_ms: u64) {
-    // The start's report may have been lost on the way.
-    let ran = !matches!(end, AttemptEnd::LaunchFailed { .. });
+/// Gives when its process started, if it ever did.
+fn keep_record(
+    job: &mut Job,
+    attempt: &Attempt,
+    end: &AttemptEnd,
+    ran_ms: Option<u64>,
+    now_ms: u64,
+) -> Option<u64> {
+    // The start's report may have been lost on the way. An end that needs no process is no proof that there was one.
     let started_ms = attempt.started_ms.or_else(|| {
-        let ran_ms = ran_ms.filter(|_| ran)?;
+        let ran = |ms: &u64| match end {
+            AttemptEnd::LaunchFailed { .. } => false,
+            end => *ms > 0 || end.is_users() || matches!(end, AttemptEnd::Requeued { .. }),
+        };
+        let ran_ms = ran_ms.filter(ran)?;
         Some(now_ms.saturating_sub(ran_ms).max(attempt.granted_ms))
     });
     if job.started_ms.is_none() {
@@ -237,4 +285,5 @@ fn keep_record(job: &mut Job, attempt: &Attempt, end: &AttemptEnd, ran_ms: Optio
         ended_ms: now_ms,
         ran_ms,
     });
+    started_ms
 }

@@ -31,7 +31,10 @@ pub(super) fn start(
     let ask = job.spec.ask_at(choice).ok_or(Refusal::DoesNotFit)?;
     check_job(job, parts, step.now_ms)?;
     let amounts: Vec<Amounts> = check_parts(state, job, ask, parts, step.now_ms)?;
-    check_layout(state, job, parts)?;
+    let places: Vec<Spot<'_>> = parts.iter().map(|part| (part.host, part.devices.as_slice())).collect();
+    if !layout_holds(state, job, &places) {
+        return Err(Refusal::DoesNotFit);
+    }
     let total = amounts.iter().fold(Amounts::default(), |sum, part| sum.plus(part));
     state.queues.admits(job.queue, &job.user, &total).map_err(|_| Refusal::OverCeiling)?;
     let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
@@ -48,7 +51,7 @@ pub(super) fn start(
             Some((job.ordinal(part.index)?, attempt(job, ask, choice, part, amounts, token, step.now_ms)))
         })
         .collect();
-    if let Some((_, first)) = grants.first_mut() {
+    if let Some((_, first)) = grants.iter_mut().min_by_key(|(ordinal, _)| *ordinal) {
         first.port = port;
     }
     for (ordinal, attempt) in grants {
@@ -69,12 +72,23 @@ fn check_job(job: &Job, parts: &[Part], now_ms: u64) -> Result<(), Refusal> {
             return Err(Refusal::NotPending);
         }
     }
+    check_time(job, now_ms)?;
+    check_count(job, parts.len())
+}
+
+/// The job may start something at this time.
+pub(super) fn check_time(job: &Job, now_ms: u64) -> Result<(), Refusal> {
     let late = job.spec.deadline_ms.is_some_and(|at| now_ms > at && job.started_ms.is_none());
     if job.held || job.gang_ending || now_ms < job.earliest_ms() || late {
         return Err(Refusal::NotYet);
     }
+    Ok(())
+}
+
+/// The job may start so many tasks at once.
+pub(super) fn check_count(job: &Job, count: usize) -> Result<(), Refusal> {
     let (fewest, most) = job.start_range();
-    let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
     if count < fewest || count > most {
         return Err(if job.spec.gang.is_some() { Refusal::GangSize } else { Refusal::ParallelCap });
     }
@@ -90,7 +104,6 @@ fn check_parts(
     now_ms: u64,
 ) -> Result<Vec<Amounts>, Refusal> {
     let want = Want { ask, tenant: &job.tenant };
-    let ends_ms = job.spec.time_limit_ms.map(|limit| now_ms.saturating_add(limit));
     // Only parts of one move can be in each other's way; a single one needs no copy.
     let mut taken: BTreeMap<HostId, Used> = BTreeMap::new();
     let mut amounts = Vec::with_capacity(parts.len());
@@ -101,8 +114,7 @@ fn check_parts(
         }
         let used = taken.get(&part.host).unwrap_or(&host.used);
         fit::takes(host, used, want, &part.devices, now_ms).map_err(refusal)?;
-        let rows = state.reservations.iter();
-        if in_the_way(rows, &state.queues, job.queue, part.host, now_ms, ends_ms).is_some() {
+        if is_reserved(state, job, part.host, now_ms) {
             return Err(Refusal::Reserved);
         }
         if parts.len() > 1 {
@@ -114,7 +126,8 @@ fn check_parts(
     Ok(amounts)
 }
 
-fn refusal(misfit: Misfit) -> Refusal {
+/// How a misfit is called in the answer to a plan.
+pub(super) fn refusal(misfit: Misfit) -> Refusal {
     match misfit {
         Misfit::Joining | Misfit::Lost => Refusal::HostGone,
         Misfit::Draining | Misfit::Suspended | Misfit::Probation => Refusal::HostDraining,
@@ -122,31 +135,45 @@ fn refusal(misfit: Misfit) -> Refusal {
     }
 }
 
-/// Layouts that are conditions, with the parts that live already.
-fn check_layout(state: &State, job: &Job, parts: &[Part]) -> Result<(), Refusal> {
-    let hosts = || {
-        let live = state.attempts_of(job.id).map(|attempt| attempt.host);
-        parts.iter().map(|part| part.host).chain(live).filter_map(|id| state.host(id))
-    };
-    let holds = match job.spec.layout {
-        Layout::Any | Layout::Pack | Layout::Spread => true,
-        Layout::SameHost => all_equal(hosts().map(|host| host.id)),
-        Layout::SameRack => all_equal(hosts().map(|host| host.facts.labels.get(fit::RACK_LABEL))),
-        Layout::SameIsland => parts
-            .iter()
-            .all(|part| state.host(part.host).is_some_and(|host| in_one_island(host, &part.devices))),
-    };
-    if holds { Ok(()) } else { Err(Refusal::DoesNotFit) }
+/// The host is kept for others at some time before the job's limit.
+pub(super) fn is_reserved(state: &State, job: &Job, host: HostId, now_ms: u64) -> bool {
+    let ends_ms = job.spec.time_limit_ms.map(|limit| now_ms.saturating_add(limit));
+    in_the_way(state.reservations.iter(), &state.queues, job.queue, host, now_ms, ends_ms).is_some()
 }
 
-/// A block of ports for a gang that starts: on the host of its first part, lowest free block first.
+/// Where one task is to lie.
+pub(super) type Spot<'p> = (HostId, &'p [DeviceUuid]);
+
+/// Layouts that are conditions, with the parts that live already. A rack that is not known is no rack that two hosts
+/// share.
+pub(super) fn layout_holds(state: &State, job: &Job, places: &[Spot<'_>]) -> bool {
+    let hosts: BTreeSet<HostId> =
+        places.iter().map(|(host, _)| *host).chain(state.attempts_of(job.id).map(|a| a.host)).collect();
+    match job.spec.layout {
+        Layout::Any | Layout::Pack | Layout::Spread => true,
+        Layout::SameHost => hosts.len() < 2,
+        Layout::SameRack => {
+            let rack = |id: &HostId| state.host(*id).and_then(|host| host.facts.labels.get(fit::RACK_LABEL));
+            let mut racks = hosts.iter().map(rack);
+            let first = racks.next().flatten();
+            hosts.len() < 2 || first.is_some() && racks.all(|other| other == first)
+        }
+        Layout::SameIsland => places
+            .iter()
+            .all(|(host, devices)| state.host(*host).is_some_and(|host| in_one_island(host, devices))),
+    }
+}
+
+/// A block of ports for a gang that starts, or that has lost the part that had it: on the host of the new part of
+/// lowest rank, lowest free block first.
 fn meeting_port(state: &State, job: &Job, parts: &[Part]) -> Result<Option<u16>, Refusal> {
-    if job.spec.gang.is_none() || job.live > 0 {
+    if job.spec.gang.is_none() || state.attempts_of(job.id).any(|attempt| attempt.port.is_some()) {
         return Ok(None);
     }
-    let used = parts.first().and_then(|part| state.host(part.host)).map(|host| &host.used.ports);
-    let blocks = (0..GANG_PORT_BLOCKS).map(|block| GANG_PORT_FIRST + block * PORTS_OF_A_GANG);
-    let free = blocks.into_iter().find(|port| used.is_none_or(|used| !used.contains(port)));
+    let first = parts.iter().min_by_key(|part| part.index);
+    let used = first.and_then(|part| state.host(part.host)).map(|host| &host.used.ports);
+    let mut blocks = (0..GANG_PORT_BLOCKS).map(|block| GANG_PORT_FIRST + block * PORTS_OF_A_GANG);
+    let free = blocks.find(|port| used.is_none_or(|used| !used.contains(port)));
     free.map(Some).ok_or(Refusal::NoPorts)
 }
 

@@ -10,7 +10,7 @@ use crate::state::ordinals::Ordinals;
 use rota_protocol::command::Outcome;
 use rota_protocol::job::{Actor, JobSpec, Role};
 use rota_protocol::limits::QUEUES_MAX;
-use rota_protocol::queue::{QueueId, QueueSpec};
+use rota_protocol::queue::{QueueId, QueueSpec, is_queue_name};
 use rota_protocol::{ErrorCode, JobId, PublicError};
 
 /// Most jobs that are not terminal: at up to 1.5 KiB each, 1.5 GiB on every peer.
@@ -20,6 +20,10 @@ pub(super) fn apply(state: &mut State, step: &mut Step, actor: &Actor, spec: &Jo
     spec::check_name("tenant", &actor.tenant)?;
     spec::check_name("user", &actor.user)?;
     spec::validate(spec)?;
+    if let Some(at_ms) = spec.deadline_ms.filter(|at_ms| *at_ms <= step.now_ms) {
+        let message = format!("{at_ms} ms has passed: it is {} ms", step.now_ms);
+        return Err(PublicError::invalid("deadline", message, "a time to come"));
+    }
     check_parents(state, actor, spec)?;
     if state.jobs.open() >= OPEN_JOBS_MAX {
         let message = format!("{OPEN_JOBS_MAX} jobs wait or run already");
@@ -83,24 +87,31 @@ fn check_parents(state: &State, actor: &Actor, spec: &JobSpec) -> Result<(), Pub
 
 /// The queue of that path if the tenant may enter it; its own one, made on the way, if none is named.
 fn enter_queue(state: &mut State, actor: &Actor, name: &str) -> Result<QueueId, PublicError> {
-    if name.is_empty() || name == actor.tenant {
-        if let Some(own) = state.queues.named(&actor.tenant) {
-            return Ok(own.id);
-        }
-        if state.queues.len() >= QUEUES_MAX {
-            let message = format!("{QUEUES_MAX} queues are the most");
-            return Err(PublicError::new(ErrorCode::TooLarge, message));
-        }
-        return Ok(state.queues.set(QueueSpec::open(&actor.tenant)));
+    let own = name.is_empty() || name == actor.tenant;
+    let name = if own { &actor.tenant } else { name };
+    let Some(queue) = state.queues.named(name) else {
+        return if own { open_queue(state, name) } else { Err(no_queue(actor, name)) };
+    };
+    let first = name.split('/').next().unwrap_or(name);
+    let listed = &queue.spec.tenants;
+    let admitted = if listed.is_empty() { first == actor.tenant } else { listed.contains(&actor.tenant) };
+    if admitted || actor.role >= Role::Operator { Ok(queue.id) } else { Err(no_queue(actor, name)) }
+}
+
+/// A tenant's own queue lies at the top: a slash in its name would put it, and what it holds, below another tenant's.
+fn open_queue(state: &mut State, tenant: &str) -> Result<QueueId, PublicError> {
+    if !is_queue_name(tenant) || tenant.contains('/') {
+        let message = format!("tenant '{tenant}' can have no queue of its name, so one must be named");
+        return Err(PublicError::invalid("queue", message, "research/vision"));
     }
-    let entered = state.queues.named(name).filter(|queue| {
-        let first = name.split('/').next().unwrap_or(name);
-        let listed = &queue.spec.tenants;
-        let admitted = if listed.is_empty() { first == actor.tenant } else { listed.contains(&actor.tenant) };
-        admitted || actor.role >= Role::Operator
-    });
-    entered.map(|queue| queue.id).ok_or_else(|| {
-        let message = format!("there is no queue '{name}' that tenant '{}' may use", actor.tenant);
-        PublicError::invalid("queue", message, &actor.tenant)
-    })
+    if state.queues.len() >= QUEUES_MAX {
+        let message = format!("{QUEUES_MAX} queues are the most");
+        return Err(PublicError::new(ErrorCode::TooLarge, message));
+    }
+    Ok(state.queues.set(QueueSpec::open(tenant)))
+}
+
+fn no_queue(actor: &Actor, name: &str) -> PublicError {
+    let message = format!("there is no queue '{name}' that tenant '{}' may use", actor.tenant);
+    PublicError::invalid("queue", message, &actor.tenant)
 }

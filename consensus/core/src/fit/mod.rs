@@ -72,22 +72,54 @@ pub fn takes(
     }
 }
 
-/// The devices are as many of each kind as the ask says. Where two kinds asked overlap (`mig` and `mig:1g.10gb`),
-/// those with a model are counted first.
+/// The devices are as many of each kind as the ask says, none left over.
 fn is_exact(chosen: &[&DeviceFacts], ask: &Ask) -> bool {
     let gpus = chosen.iter().filter(|d| d.kind == DeviceKind::Gpu).count();
-    let mut rest: Vec<&DeviceFacts> = chosen.iter().copied().filter(|d| d.kind != DeviceKind::Gpu).collect();
-    for (name, count) in ask.devices.iter().rev() {
-        for _ in 0..*count {
-            match rest.iter().position(|d| is_of_kind(d, name)) {
-                Some(at) => {
-                    rest.remove(at);
-                }
-                None => return false,
+    let others = chosen.len() - gpus;
+    let asked: usize = ask.devices.values().map(|count| *count as usize).sum();
+    gpus == ask.gpus() as usize && others == asked && kinds_met(chosen, ask).is_ok()
+}
+
+/// Each device asked by kind finds one of its own, also where kinds overlap (`mig` and `mig:1g.10gb`).
+///
+/// # Errors
+/// The kind that finds too few, and how many it finds beside the others.
+fn kinds_met<'a>(devices: &[&DeviceFacts], ask: &'a Ask) -> Result<(), (&'a String, u32)> {
+    // Augmenting paths: an asked device takes a free one, or one whose holder finds another.
+    let mut holder: Vec<Option<&str>> = vec![None; devices.len()];
+    for (kind, count) in &ask.devices {
+        for found in 0..*count {
+            let mut seen = vec![false; devices.len()];
+            if !find_device(devices, kind, &mut holder, &mut seen) {
+                return Err((kind, found));
             }
         }
     }
-    rest.is_empty() && gpus == ask.gpus() as usize
+    Ok(())
+}
+
+fn find_device<'a>(
+    devices: &[&DeviceFacts],
+    kind: &'a str,
+    holder: &mut [Option<&'a str>],
+    seen: &mut [bool],
+) -> bool {
+    // At most as deep as there are devices on a host.
+    for at in 0..devices.len() {
+        if seen[at] || !is_of_kind(devices[at], kind) {
+            continue;
+        }
+        seen[at] = true;
+        let free = match holder[at] {
+            None => true,
+            Some(other) => find_device(devices, other, holder, seen),
+        };
+        if free {
+            holder[at] = Some(kind);
+            return true;
+        }
+    }
+    false
 }
 
 /// Could the host run it if it were empty, healthy and open?
@@ -105,11 +137,12 @@ pub fn capable(host: &Host, ask: &Ask) -> Result<(), Misfit> {
         }
     }
     gpus_capable(facts, ask)?;
-    for (kind, asks) in &ask.devices {
-        let has = of_kind(facts, kind).count() as u32;
-        if has < *asks {
-            return Err(Misfit::DeviceCount { kind: kind.clone(), asks: *asks, has });
-        }
+    if !ask.devices.is_empty() {
+        let all: Vec<&DeviceFacts> = facts.devices.iter().collect();
+        kinds_met(&all, ask).map_err(|(kind, has)| {
+            let asks = ask.devices.get(kind).copied().unwrap_or(0);
+            Misfit::DeviceCount { kind: kind.clone(), asks, has }
+        })?;
     }
     let (asks, has) = (u64::from(ask.cpus_milli), u64::from(facts.cpus_milli));
     if has < asks {
@@ -180,14 +213,15 @@ fn room<'h>(facts: &'h HostFacts, used: &Used, want: Want<'_>) -> Result<Vec<&'h
             return Err(no_card(facts, used, want, has));
         }
     }
-    for (kind, asks) in &ask.devices {
-        let before = eligible.len();
+    if !ask.devices.is_empty() {
+        let named = |d: &DeviceFacts| ask.devices.keys().any(|kind| is_of_kind(d, kind));
         let free = |d: &&DeviceFacts| d.health.is_healthy() && !used.devices.contains_key(&d.uuid);
-        eligible.extend(of_kind(facts, kind).filter(free));
-        let has = (eligible.len() - before) as u32;
-        if has < *asks {
-            return Err(Misfit::DevicesBusy { kind: kind.clone(), asks: *asks, has });
-        }
+        let others: Vec<&DeviceFacts> = facts.devices.iter().filter(|d| named(d)).filter(free).collect();
+        kinds_met(&others, ask).map_err(|(kind, has)| {
+            let asks = ask.devices.get(kind).copied().unwrap_or(0);
+            Misfit::DevicesBusy { kind: kind.clone(), asks, has }
+        })?;
+        eligible.extend(others);
     }
     let asks = u64::from(ask.cpus_milli);
     let has = u64::from(facts.cpus_milli).saturating_sub(used.cpus_milli);
@@ -288,11 +322,11 @@ pub fn amounts(host: &Host, ask: &Ask, devices: &[DeviceUuid]) -> Amounts {
         match device.kind {
             DeviceKind::Gpu => {
                 amounts.gpu_milli += u64::from(ask.card_milli());
-                amounts.vram_mib += ask.vram_held_mib(mib);
+                amounts.vram_mib = amounts.vram_mib.saturating_add(ask.vram_held_mib(mib));
             }
             DeviceKind::Mig => {
                 amounts.gpu_milli += u64::from(slice_milli(&device.model));
-                amounts.vram_mib += mib;
+                amounts.vram_mib = amounts.vram_mib.saturating_add(mib);
             }
             DeviceKind::Fpga => {}
         }

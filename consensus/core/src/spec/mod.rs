@@ -19,10 +19,10 @@ pub fn validate(spec: &JobSpec) -> Result<(), PublicError> {
     check_name("name", &spec.name)?;
     check_command(spec)?;
     ask::check(&spec.ask)?;
-    for alternative in &spec.alternatives {
-        ask::check(alternative)?;
-    }
     shape::check(spec)?;
+    for (at, alternative) in (1..).zip(&spec.alternatives) {
+        ask::check(alternative).map_err(|error| of_alternative(error, at))?;
+    }
     if let Some(array) = spec.array {
         check_array(array)?;
     }
@@ -47,6 +47,12 @@ pub fn validate(spec: &JobSpec) -> Result<(), PublicError> {
         return Err(PublicError::invalid("retries", message, "3"));
     }
     Ok(())
+}
+
+/// Says of which alternative the field at fault is, counted from 1.
+fn of_alternative(error: PublicError, at: u32) -> PublicError {
+    let field = error.field.as_deref().map(|field| field.replacen("ask.", &format!("alternatives.{at}."), 1));
+    PublicError { field, ..error }
 }
 
 /// A text that is shown and kept: bounded, without control characters.

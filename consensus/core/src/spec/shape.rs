@@ -42,8 +42,8 @@ pub(super) fn check(spec: &JobSpec) -> Result<(), PublicError> {
         let message = "exit status 0 means success, it cannot ask for another run";
         return Err(PublicError::invalid("requeue_status", message, "75"));
     }
-    if spec.service && (spec.array.is_some() || !spec.after.is_empty() && spec.gang.is_some()) {
-        let message = "a service is one task or one gang";
+    if spec.service && spec.array.is_some() {
+        let message = "a service is one task or one gang, not an array";
         return Err(PublicError::invalid("service", message, "without array"));
     }
     Ok(())
@@ -98,7 +98,7 @@ fn check_times(spec: &JobSpec) -> Result<(), PublicError> {
     if let (Some(begin_ms), Some(deadline_ms)) = (spec.begin_ms, spec.deadline_ms)
         && deadline_ms <= begin_ms
     {
-        let message = "lies before the begin";
+        let message = format!("{deadline_ms} ms is not after the begin, {begin_ms} ms");
         return Err(PublicError::invalid("deadline", message, "a time after the begin"));
     }
     Ok(())

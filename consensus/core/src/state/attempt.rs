@@ -56,7 +56,7 @@ pub struct Attempt {
     pub user: String,
     /// The queue that it counts for.
     pub queue: QueueId,
-    /// The job's priority at the grant.
+    /// The job's priority.
     pub priority: u16,
     /// Longest run, in ms.
     pub limit_ms: Option<u64>,
@@ -70,8 +70,8 @@ pub struct Attempt {
     pub in_gang: bool,
     /// Not ended to make room before this log time: its job was evicted often enough.
     pub spared_until_ms: u64,
-    /// The first of [`PORTS_OF_A_GANG`] ports on this host at which its gang meets; only the part of lowest rank that
-    /// started first has them.
+    /// The first of [`PORTS_OF_A_GANG`] ports on this host at which its gang meets; only the part of lowest rank of
+    /// those that started first has them.
     pub port: Option<u16>,
 }
 

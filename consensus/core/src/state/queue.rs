@@ -72,7 +72,7 @@ pub struct Queue {
     pub excess: Amounts,
     /// Held in the past, by it and all below it.
     pub used: Faded,
-    /// By user, for work of this very queue.
+    /// By user, for work of it and all below it: a user's bound is not passed by going one queue down.
     pub users: BTreeMap<String, UserShare>,
     /// Jobs of this very queue that are not over.
     pub jobs_open: u64,
@@ -148,6 +148,40 @@ pub struct OverCeiling {
     pub most: u64,
 }
 
+/// Amounts by queue, and by user within it, for thoughts of what would be held.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tally {
+    queues: BTreeMap<QueueId, Amounts>,
+    users: BTreeMap<(QueueId, String), Amounts>,
+}
+
+impl Tally {
+    /// Adds amounts to a queue and all above it.
+    pub fn add(&mut self, table: &QueueTable, queue: QueueId, user: &str, amounts: &Amounts) {
+        for queue in table.path(queue) {
+            let sum = self.queues.entry(queue.id).or_default();
+            *sum = sum.plus(amounts);
+            let sum = self.users.entry((queue.id, user.to_owned())).or_default();
+            *sum = sum.plus(amounts);
+        }
+    }
+
+    /// What a queue has, or one user of it.
+    #[must_use]
+    pub fn of(&self, queue: QueueId, user: Option<&str>) -> Amounts {
+        let found = match user {
+            None => self.queues.get(&queue),
+            Some(user) => self.users.get(&(queue, user.to_owned())),
+        };
+        found.copied().unwrap_or_default()
+    }
+
+    /// What each queue has.
+    pub fn queues(&self) -> impl Iterator<Item = (QueueId, &Amounts)> {
+        self.queues.iter().map(|(id, amounts)| (*id, amounts))
+    }
+}
+
 /// All queues.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct QueueTable {
@@ -210,14 +244,36 @@ impl QueueTable {
     /// # Errors
     /// The first bound that it would break, nearest first.
     pub fn admits(&self, id: QueueId, user: &str, more: &Amounts) -> Result<(), OverCeiling> {
-        for (depth, queue) in self.path(id).enumerate() {
+        for queue in self.path(id) {
             over(queue.id, false, &queue.held.plus(more), &queue.most(), more)?;
-            if depth == 0 {
-                let none = UserShare::default();
-                let share = queue.users.get(user).unwrap_or(&none);
-                let most = queue.spec.user_ceiling.amounts().zip(&share.excess, u64::max);
-                over(queue.id, true, &share.held.plus(more), &most, more)?;
-            }
+            let none = UserShare::default();
+            let share = queue.users.get(user).unwrap_or(&none);
+            let most = queue.spec.user_ceiling.amounts().zip(&share.excess, u64::max);
+            over(queue.id, true, &share.held.plus(more), &most, more)?;
+        }
+        Ok(())
+    }
+
+    /// The same at a time when `gone` was given back and `come` was taken. What a lowered ceiling has left does not
+    /// count: it shrinks as work ends, and leaves no room for more.
+    ///
+    /// # Errors
+    /// The first bound that it would break, nearest first.
+    pub fn admits_after(
+        &self,
+        id: QueueId,
+        user: &str,
+        more: &Amounts,
+        gone: &Tally,
+        come: &Tally,
+    ) -> Result<(), OverCeiling> {
+        for queue in self.path(id) {
+            let then = |held: &Amounts, of: Option<&str>| {
+                held.minus(&gone.of(queue.id, of)).plus(&come.of(queue.id, of)).plus(more)
+            };
+            over(queue.id, false, &then(&queue.held, None), &queue.bound(), more)?;
+            let held = queue.users.get(user).map(|share| share.held).unwrap_or_default();
+            over(queue.id, true, &then(&held, Some(user)), &queue.spec.user_ceiling.amounts(), more)?;
         }
         Ok(())
     }
@@ -270,39 +326,33 @@ impl QueueTable {
     /// Adds what an attempt holds along its path.
     pub(crate) fn hold(&mut self, attempt: &Attempt) {
         let more = attempt.amounts();
-        self.along(attempt.queue, |queue, own| {
+        self.along(attempt.queue, |queue| {
             queue.held = queue.held.plus(&more);
-            if own {
-                let share = queue.users.entry(attempt.user.clone()).or_default();
-                share.held = share.held.plus(&more);
-            }
+            let share = queue.users.entry(attempt.user.clone()).or_default();
+            share.held = share.held.plus(&more);
         });
     }
 
     /// Takes it away again and adds the use to what fades.
     pub(crate) fn release(&mut self, attempt: &Attempt, gpu_ms: u64, cpu_ms: u64, now_ms: u64) {
         let less = attempt.amounts();
-        self.along(attempt.queue, |queue, own| {
+        self.along(attempt.queue, |queue| {
             queue.held = queue.held.minus(&less);
             queue.excess = queue.excess.zip(&queue.held, u64::min);
             queue.used.add(gpu_ms, cpu_ms, now_ms);
-            if own {
-                let share = queue.users.entry(attempt.user.clone()).or_default();
-                share.held = share.held.minus(&less);
-                share.excess = share.excess.zip(&share.held, u64::min);
-                share.used.add(gpu_ms, cpu_ms, now_ms);
-            }
+            let share = queue.users.entry(attempt.user.clone()).or_default();
+            share.held = share.held.minus(&less);
+            share.excess = share.excess.zip(&share.held, u64::min);
+            share.used.add(gpu_ms, cpu_ms, now_ms);
         });
     }
 
     /// Adds use of the past to what fades, along its path; the oldest first.
     pub(crate) fn spend(&mut self, spent: &Spent<'_>) {
-        self.along(spent.queue, |queue, own| {
+        self.along(spent.queue, |queue| {
             queue.used.add(spent.gpu_ms, spent.cpu_ms, spent.at_ms);
-            if own {
-                let share = queue.users.entry(spent.user.to_owned()).or_default();
-                share.used.add(spent.gpu_ms, spent.cpu_ms, spent.at_ms);
-            }
+            let share = queue.users.entry(spent.user.to_owned()).or_default();
+            share.used.add(spent.gpu_ms, spent.cpu_ms, spent.at_ms);
         });
     }
 
@@ -320,13 +370,13 @@ impl QueueTable {
         self.map.iter().all(|(id, queue)| *id == queue.id && id.0 <= self.next && rooted(queue))
     }
 
-    fn along(&mut self, id: QueueId, mut change: impl FnMut(&mut Queue, bool)) {
+    fn along(&mut self, id: QueueId, mut change: impl FnMut(&mut Queue)) {
         let mut next = Some(id);
         while let Some(at) = next {
             let Some(queue) = self.map.get_mut(&at).map(Arc::make_mut) else {
                 return;
             };
-            change(queue, at == id);
+            change(queue);
             next = queue.parent.filter(|parent| *parent < at);
         }
     }

@@ -1,15 +1,17 @@
 //! The laws that hold at every log index, one variant and one sentence each. Checked after every step in simulation
 //! and whenever a snapshot is loaded; costs a walk over the whole state.
 
+mod jobs;
+mod queues;
+
 use crate::state::State;
 use crate::state::attempt::Attempt;
-use crate::state::host::{Host, HostLife, Used};
-use crate::state::job::Job;
+use crate::state::host::{DeviceUse, Host, HostLife, Used};
 use rota_protocol::ask::CARD_MILLI;
 use rota_protocol::job::{AttemptState, JobState};
-use rota_protocol::queue::{Amounts, QueueId};
+use rota_protocol::queue::QueueId;
 use rota_protocol::{DeviceUuid, HostId, JobId, Token};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A law that is broken, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,6 +51,66 @@ pub enum Violation {
         job: JobId,
         /// Parts live.
         live: u32,
+    },
+    /// I7: a gang that is being ended is ended whole: every part of it is asked to, until the last is gone.
+    #[error("gang {job} is being ended, but not all of it")]
+    GangEnding {
+        /// Which.
+        job: JobId,
+    },
+    /// I7: parts that must lie on one host do.
+    #[error("parts of job {job} lie on several hosts")]
+    LayoutBroken {
+        /// Which.
+        job: JobId,
+    },
+    /// No two gangs meet at the same ports of a host.
+    #[error("two gangs meet at port {port} of host {host}")]
+    PortTwice {
+        /// Which.
+        port: u16,
+        /// Where.
+        host: HostId,
+    },
+    /// S14: what is held of one card is held by one tenant.
+    #[error("{device} on host {host} is shared by several tenants")]
+    CardOfTwo {
+        /// Which.
+        device: DeviceUuid,
+        /// Where.
+        host: HostId,
+    },
+    /// An array has no more attempts than its cap on parallel tasks.
+    #[error("job {job} has {live} live attempts, above its cap")]
+    ParallelCap {
+        /// Which.
+        job: JobId,
+        /// Attempts live.
+        live: u32,
+    },
+    /// R008: a job waits for others only as long as one of them is not over.
+    #[error("job {job} waits for jobs that are all over")]
+    WaitsForNobody {
+        /// Which.
+        job: JobId,
+    },
+    /// A promise is made to a job that is not over, for as many tasks as may start at once at most.
+    #[error("job {job} has a promise that it cannot use")]
+    Promise {
+        /// Which.
+        job: JobId,
+    },
+    /// A queue lies in the queue that its path says, and is guaranteed no more than that has.
+    #[error("queue {queue} does not lie where its path says, or its children are guaranteed too much")]
+    QueueTree {
+        /// Which.
+        queue: QueueId,
+    },
+    /// A reservation names hosts and queues that exist, and ends after it begins.
+    #[error("reservation '{name}' keeps nothing for anybody")]
+    Reservation {
+        /// Which.
+        name: String,
     },
     /// I15: what a queue counts as held and open is what its attempts and jobs say.
     #[error("queue {queue} does not count what its jobs hold")]
@@ -174,10 +236,10 @@ pub fn check(state: &State) -> Vec<Violation> {
     }
     offers(state, &mut broken);
     for job in state.jobs() {
-        tasks(state, job, &mut broken);
+        jobs::check(state, job, &mut broken);
     }
     metering(state, &mut broken);
-    queues(state, &mut broken);
+    queues::check(state, &mut broken);
     indexes(state, &mut broken);
     if !state.dedup.is_sound() {
         broken.push(Violation::Dedup);
@@ -220,7 +282,9 @@ fn attempt_alone(state: &State, attempt: &Attempt, broken: &mut Vec<Violation>) 
     }
     let is_live = state.job(job).is_some_and(|j| {
         let ordinal = j.ordinal(attempt.task.index);
-        !j.state.is_terminal() && ordinal.is_some_and(|o| places(j, o) == 0)
+        !j.state.is_terminal()
+            && ordinal.is_some_and(|o| jobs::places(j, o) == 0)
+            && j.priority == attempt.priority
     });
     if !is_live {
         broken.push(Violation::StrayAttempt { token, job });
@@ -240,17 +304,13 @@ fn attempt_alone(state: &State, attempt: &Attempt, broken: &mut Vec<Violation>) 
     }
 }
 
-/// In how many of the five sets an ordinal is.
-fn places(job: &Job, ordinal: u32) -> usize {
-    [&job.pending, &job.blocked, &job.succeeded, &job.failed, &job.cancelled]
-        .into_iter()
-        .filter(|set| set.contains(ordinal))
-        .count()
-}
-
 fn used(state: &State, host: &Host, broken: &mut Vec<Violation>) {
     let mut held = Used::default();
+    let mut ports = BTreeSet::new();
     for attempt in state.attempts_on(host.id) {
+        if let Some(port) = attempt.port.filter(|port| !ports.insert(*port)) {
+            broken.push(Violation::PortTwice { port, host: host.id });
+        }
         let parts = attempt.holdings(host);
         held.add(&attempt.tenant, attempt.cpus_milli, attempt.mem_mib, &parts);
         held.ports.extend(attempt.port);
@@ -260,6 +320,9 @@ fn used(state: &State, host: &Host, broken: &mut Vec<Violation>) {
         let card_mib = host.device(device).and_then(|d| d.vram_mib).unwrap_or(u64::MAX);
         if held.milli() > CARD_MILLI || held.vram_mib() > card_mib {
             broken.push(Violation::CardOverfull { device: device.clone(), host: host.id });
+        }
+        if !is_of_one(state, held) {
+            broken.push(Violation::CardOfTwo { device: device.clone(), host: host.id });
         }
     }
     if held != host.used {
@@ -273,6 +336,12 @@ fn used(state: &State, host: &Host, broken: &mut Vec<Violation>) {
     }
 }
 
+/// All holders are attempts of the tenant that the device is noted for.
+fn is_of_one(state: &State, held: &DeviceUse) -> bool {
+    let tenant = |token| state.attempt(token).map(|attempt| attempt.tenant.as_str());
+    held.holders.iter().all(|holder| tenant(holder.token) == Some(held.tenant.as_str()))
+}
+
 fn offers(state: &State, broken: &mut Vec<Violation>) {
     let mut offered: BTreeMap<&DeviceUuid, HostId> = BTreeMap::new();
     for host in state.hosts() {
@@ -283,83 +352,6 @@ fn offers(state: &State, broken: &mut Vec<Violation>) {
                 broken.push(Violation::OfferedTwice { device, first, second });
             }
         }
-    }
-}
-
-fn tasks(state: &State, job: &Job, broken: &mut Vec<Violation>) {
-    let id = job.id;
-    let sets = [&job.pending, &job.blocked, &job.succeeded, &job.failed, &job.cancelled];
-    let sound = sets.iter().all(|set| set.is_sound(job.tasks()));
-    let apart = (0..sets.len()).all(|a| (a + 1..sets.len()).all(|b| sets[a].is_disjoint(sets[b])));
-    let live = state.attempts_of(id).count();
-    let sum: u64 = sets.iter().map(|set| u64::from(set.len())).sum::<u64>() + live as u64;
-    if !sound || !apart || live != job.live as usize || sum != u64::from(job.tasks()) {
-        broken.push(Violation::TasksDiffer { job: id });
-    }
-    let (now, should) = (job.state, job.state_of_tasks());
-    if now != should {
-        broken.push(Violation::JobState { job: id, state: now, should });
-    }
-    gang(state, job, broken);
-    let open = job.live > 0 || !job.pending.is_empty() || !job.blocked.is_empty() || job.ended_ms.is_none();
-    if now.is_terminal() == open {
-        broken.push(Violation::TerminalHolds { job: id, state: now });
-    }
-    if id.0 == 0 || id.0 >= state.meta.next_job {
-        let (what, number) = ("job", id.0);
-        broken.push(Violation::Number { what, number });
-    }
-}
-
-/// A gang that is not being ended holds all it needs or nothing.
-fn gang(state: &State, job: &Job, broken: &mut Vec<Violation>) {
-    let Some(spec) = job.spec.gang else {
-        return;
-    };
-    let ending = || state.attempts_of(job.id).any(|attempt| attempt.state == AttemptState::Ending);
-    let partly = job.live > 0 && job.live + job.succeeded.len() < spec.min;
-    if partly && !job.gang_ending && !job.cancel_asked && !ending() {
-        broken.push(Violation::GangSplit { job: job.id, live: job.live });
-    }
-}
-
-/// What queues and users count as held is what their attempts hold, and no more than they may.
-fn queues(state: &State, broken: &mut Vec<Violation>) {
-    let mut held: BTreeMap<QueueId, Amounts> = BTreeMap::new();
-    let mut by_user: BTreeMap<(QueueId, &str), Amounts> = BTreeMap::new();
-    for attempt in state.attempts() {
-        for queue in state.queues.path(attempt.queue) {
-            let sum = held.entry(queue.id).or_default();
-            *sum = sum.plus(&attempt.amounts());
-        }
-        let sum = by_user.entry((attempt.queue, &attempt.user)).or_default();
-        *sum = sum.plus(&attempt.amounts());
-    }
-    let mut open: BTreeMap<QueueId, u64> = BTreeMap::new();
-    for job in state.jobs().filter(|job| !job.state.is_terminal()) {
-        *open.entry(job.queue).or_default() += 1;
-    }
-    for queue in state.queues.iter() {
-        let users_held = queue.users.iter().all(|(user, share)| {
-            share.held == by_user.get(&(queue.id, user.as_str())).copied().unwrap_or_default()
-        });
-        let same = queue.held == held.get(&queue.id).copied().unwrap_or_default();
-        let counted = queue.jobs_open == open.get(&queue.id).copied().unwrap_or(0);
-        if !(same && users_held && counted) {
-            broken.push(Violation::QueueDiffers { queue: queue.id });
-        }
-        let most = queue.spec.user_ceiling.amounts();
-        let users_within =
-            queue.users.values().all(|share| share.held.within(&most.zip(&share.excess, u64::max)));
-        if !queue.held.within(&queue.most()) || !users_within {
-            broken.push(Violation::OverCeiling { queue: queue.id });
-        }
-    }
-    if held.keys().chain(open.keys()).any(|id| state.queues.get(*id).is_none())
-        || !state.queues.numbers_are_sound()
-        || !state.demand.is_sound()
-    {
-        broken.push(Violation::Index("queues"));
     }
 }
 

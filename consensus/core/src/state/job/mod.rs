@@ -1,19 +1,22 @@
 //! Jobs and their tasks. A job's tasks are not rows: their ordinals live in interval sets, so that an array of a
 //! million tasks is one small value until its tasks start to differ.
 
+mod parts;
+mod table;
+
+pub use parts::{Avoid, ClassKey, GangOver, Promise, WaitCause};
+pub(crate) use table::JobTable;
+
 use crate::state::attempt::EndedAttempt;
 use crate::state::history::HistoryKey;
 use crate::state::ordinals::Ordinals;
-use rota_protocol::ask::Ask;
 use rota_protocol::job::{Actor, JobSpec, JobState};
-use rota_protocol::plan::{PromiseBreak, Slot};
 use rota_protocol::queue::QueueId;
 use rota_protocol::view::TaskCounts;
-use rota_protocol::work::{GangSpec, Layout};
 use rota_protocol::{HostId, JobId, TaskId};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Ended attempts kept for one job; beyond it those that did not fail go first.
@@ -39,51 +42,6 @@ pub const SERVICE_PAUSE_MS_MIN: u64 = 1_000;
 pub const SERVICE_PAUSE_MS_MAX: u64 = 300_000;
 /// A service that ran this long ended by chance, not at once.
 pub const SERVICE_STEADY_MS: u64 = 60_000;
-
-/// A start that a waiting job was promised.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Promise {
-    /// It starts no later than this log time.
-    pub at_ms: u64,
-    /// Since when it is promised.
-    pub made_ms: u64,
-    /// Where.
-    pub slots: Vec<Slot>,
-    /// With which of its asks.
-    pub choice: u8,
-    /// Attempts are being ended for it: the slots are its own as soon as they are free.
-    pub evicting: bool,
-    /// Why the promise before this one did not hold.
-    pub broken_by: Option<PromiseBreak>,
-}
-
-/// Jobs that ask the same of the same hosts on the same account: if one of them does not fit, none does.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ClassKey {
-    /// Whose account.
-    pub queue: QueueId,
-    /// Who pays: shares of a card are not lent across tenants.
-    pub tenant: String,
-    /// Who submitted it: a queue is shared by its users.
-    pub user: String,
-    /// What each task asks.
-    pub ask: Ask,
-    /// What would do as well.
-    pub alternatives: Vec<Ask>,
-    /// Parts that must start together.
-    pub gang: Option<GangSpec>,
-    /// How tasks lie to one another.
-    pub layout: Layout,
-}
-
-/// A job's back-off from one host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Avoid {
-    /// Not placed there before this log time.
-    pub until_ms: u64,
-    /// How often it backed off from there.
-    pub failures: u32,
-}
 
 /// What a job was when it was accepted, and what became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,7 +96,7 @@ pub struct Job {
     pub held: bool,
     /// Tasks that wait for other jobs.
     pub blocked: Ordinals,
-    /// Cancelled tasks that had started.
+    /// Tasks that started at least once and neither succeeded nor failed: they wait again, or were cancelled.
     pub stopped: Ordinals,
     /// The start that it was promised.
     pub promise: Option<Promise>,
@@ -146,8 +104,8 @@ pub struct Job {
     pub evictions: VecDeque<(u64, u32)>,
     /// How often it was evicted in all.
     pub evicted: u32,
-    /// How often its tasks asked to be queued again.
-    pub requeues: u16,
+    /// How often its tasks asked to be queued again, all together.
+    pub requeues: u32,
     /// Its gang is being ended as a whole.
     pub gang_ending: bool,
     /// Its gang is to end for good when its last part is gone.
@@ -162,28 +120,6 @@ pub struct Job {
     pub predicted_ms: Option<u64>,
     /// Why it last stopped waiting for one thing and waits for the next: log time and cause, newest last.
     pub waits: VecDeque<(u64, WaitCause)>,
-}
-
-/// How a gang ends for good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum GangOver {
-    /// A part failed.
-    Failed,
-    /// It was ended to make room, and is not to be queued again.
-    Preempted,
-}
-
-/// What keeps a job waiting, as far as the log knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum WaitCause {
-    /// For its turn and for room.
-    Room,
-    /// For other jobs.
-    Dependency,
-    /// To be released.
-    Hold,
-    /// It runs.
-    Runs,
 }
 
 impl Job {
@@ -373,15 +309,20 @@ impl Job {
 
     /// The state that follows from its tasks.
     ///
-    /// A job that was cancelled as a whole ends as cancelled. Otherwise cancelled indices do not matter as long as
-    /// others are left: it fails if one failed, succeeds if one succeeded, and is cancelled if all were.
+    /// A job that was cancelled as a whole ends as cancelled. Otherwise indices that were cancelled on request do not
+    /// matter as long as others are left: it fails if one failed, succeeds if one succeeded, and is cancelled if all
+    /// were.
     #[must_use]
     pub fn state_of_tasks(&self) -> JobState {
         match (self.cancel_asked, self.live, self.pending.len() + self.blocked.len()) {
             (true, 0, _) => JobState::Cancelled,
             (true, _, _) => JobState::Ending,
             (false, 0, 0) if !self.failed.is_empty() => self.verdict.unwrap_or(JobState::Failed),
-            (false, 0, 0) if !self.succeeded.is_empty() => JobState::Succeeded,
+            (false, 0, 0) if !self.succeeded.is_empty() => match self.verdict {
+                // Elements that could never start are no success, whatever became of the others.
+                Some(JobState::DependencyFailed) => JobState::DependencyFailed,
+                _ => JobState::Succeeded,
+            },
             (false, 0, 0) => self.verdict.unwrap_or(JobState::Cancelled),
             (false, 0, _) => JobState::Pending,
             (false, _, _) => JobState::Running,
@@ -435,226 +376,3 @@ impl Job {
 
 /// Place in the order: highest priority first, then those that were evicted, then the order of submission.
 pub type Place = (Reverse<u16>, Reverse<bool>, JobId);
-
-/// Changes of cause kept for one job, the newest.
-const WAITS_KEPT_MAX: usize = 32;
-
-/// All jobs.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct JobTable {
-    map: BTreeMap<JobId, Arc<Job>>,
-    /// Terminal jobs in the order in which they became so.
-    terminal: VecDeque<JobId>,
-    /// Jobs that are ready, by class.
-    #[serde(skip)]
-    ready: BTreeMap<ClassKey, BTreeSet<Place>>,
-    /// Open jobs by the jobs that they wait for.
-    #[serde(skip)]
-    children: BTreeMap<JobId, BTreeSet<JobId>>,
-    /// Jobs that were promised a start.
-    #[serde(skip)]
-    promised: BTreeSet<JobId>,
-    /// Waiting jobs with a deadline, by it.
-    #[serde(skip)]
-    deadlines: BTreeSet<(u64, JobId)>,
-}
-
-impl JobTable {
-    /// A table of these rows, its indexes not rebuilt yet; `terminal` names those that are over, in that order.
-    pub(crate) fn from_rows(map: BTreeMap<JobId, Arc<Job>>, terminal: VecDeque<JobId>) -> Self {
-        Self { map, terminal, ..Self::default() }
-    }
-
-    pub(crate) fn get(&self, id: JobId) -> Option<&Job> {
-        self.map.get(&id).map(|j| &**j)
-    }
-
-    pub(crate) fn shared(&self, id: JobId) -> Option<&Arc<Job>> {
-        self.map.get(&id)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Job> {
-        self.map.values().map(|j| &**j)
-    }
-
-    pub(crate) fn after(&self, id: JobId) -> impl Iterator<Item = &Job> {
-        self.map.range((std::ops::Bound::Excluded(id), std::ops::Bound::Unbounded)).map(|(_, j)| &**j)
-    }
-
-    /// Jobs that are not terminal.
-    pub(crate) fn open(&self) -> usize {
-        self.map.len().saturating_sub(self.terminal.len())
-    }
-
-    /// Ready jobs by class.
-    pub(crate) fn ready(&self) -> &BTreeMap<ClassKey, BTreeSet<Place>> {
-        &self.ready
-    }
-
-    /// Open jobs that wait for `parent`.
-    pub(crate) fn children_of(&self, parent: JobId) -> Vec<JobId> {
-        self.children.get(&parent).into_iter().flatten().copied().collect()
-    }
-
-    /// Jobs that were promised a start, by number.
-    pub(crate) fn promised(&self) -> impl Iterator<Item = JobId> + '_ {
-        self.promised.iter().copied()
-    }
-
-    /// Waiting jobs whose deadline lies at or before `now_ms`.
-    pub(crate) fn lapsed(&self, now_ms: u64) -> impl Iterator<Item = JobId> + '_ {
-        self.deadlines.range(..=(now_ms, JobId(u64::MAX))).map(|(_, job)| *job)
-    }
-
-    pub(crate) fn insert(&mut self, mut job: Job, now_ms: u64) {
-        note_cause(&mut job, now_ms);
-        let job = Arc::new(job);
-        self.enter(&job);
-        self.map.insert(job.id, job);
-    }
-
-    /// Changes a job, then brings its state and the indexes in line. Returns what `change` returned and whether the
-    /// job became terminal by it.
-    pub(crate) fn update<R>(
-        &mut self,
-        id: JobId,
-        now_ms: u64,
-        change: impl FnOnce(&mut Job) -> R,
-    ) -> Option<(R, bool)> {
-        let shared = self.map.get_mut(&id)?;
-        let before = Standing::of(shared);
-        let job = Arc::make_mut(shared);
-        let result = change(job);
-        let was_terminal = job.state.is_terminal();
-        if !was_terminal {
-            job.state = job.state_of_tasks();
-        }
-        let ended = !was_terminal && job.state.is_terminal();
-        if ended {
-            close(job, now_ms);
-        }
-        note_cause(job, now_ms);
-        if before != Standing::of(job) {
-            let job = Arc::clone(shared);
-            self.leave(id, &before, &job);
-            self.enter(&job);
-        }
-        if ended {
-            self.terminal.push_back(id);
-            if self.terminal.len() > TERMINAL_KEPT_MAX
-                && let Some(oldest) = self.terminal.pop_front()
-            {
-                self.map.remove(&oldest);
-            }
-        }
-        Some((result, ended))
-    }
-
-    /// Rebuilds the indexes from the rows, after a snapshot was read.
-    pub(crate) fn rebuild(&mut self) {
-        self.ready = BTreeMap::new();
-        self.children = BTreeMap::new();
-        self.promised = BTreeSet::new();
-        self.deadlines = BTreeSet::new();
-        for job in self.map.values().cloned().collect::<Vec<_>>() {
-            self.enter(&job);
-        }
-    }
-
-    /// The list of terminal jobs names exactly those.
-    pub(crate) fn terminal_is_sound(&self) -> bool {
-        let listed: BTreeSet<JobId> = self.terminal.iter().copied().collect();
-        let real = self.iter().filter(|j| j.state.is_terminal()).map(|j| j.id);
-        listed.len() == self.terminal.len() && listed.iter().copied().eq(real)
-    }
-
-    fn enter(&mut self, job: &Job) {
-        let standing = Standing::of(job);
-        if let Some(place) = standing.ready {
-            self.ready.entry(job.class()).or_default().insert(place);
-        }
-        if standing.waits_for_jobs {
-            for parent in &job.spec.after {
-                self.children.entry(parent.job).or_default().insert(job.id);
-            }
-        }
-        if standing.promised {
-            self.promised.insert(job.id);
-        }
-        if let Some(at_ms) = standing.deadline_ms {
-            self.deadlines.insert((at_ms, job.id));
-        }
-    }
-
-    fn leave(&mut self, id: JobId, standing: &Standing, job: &Job) {
-        if let Some(place) = standing.ready {
-            let key = job.class();
-            if let Some(class) = self.ready.get_mut(&key) {
-                class.remove(&place);
-                if class.is_empty() {
-                    self.ready.remove(&key);
-                }
-            }
-        }
-        if standing.waits_for_jobs {
-            for parent in &job.spec.after {
-                if let Some(children) = self.children.get_mut(&parent.job) {
-                    children.remove(&id);
-                    if children.is_empty() {
-                        self.children.remove(&parent.job);
-                    }
-                }
-            }
-        }
-        if standing.promised {
-            self.promised.remove(&id);
-        }
-        if let Some(at_ms) = standing.deadline_ms {
-            self.deadlines.remove(&(at_ms, id));
-        }
-    }
-}
-
-/// What the indexes know of a job. Class and parents follow from the spec, which never changes.
-#[derive(PartialEq, Eq)]
-struct Standing {
-    ready: Option<Place>,
-    waits_for_jobs: bool,
-    promised: bool,
-    deadline_ms: Option<u64>,
-}
-
-impl Standing {
-    fn of(job: &Job) -> Self {
-        Self {
-            ready: job.is_ready().then(|| job.place()),
-            waits_for_jobs: !job.blocked.is_empty(),
-            promised: job.promise.is_some(),
-            deadline_ms: job
-                .spec
-                .deadline_ms
-                .filter(|_| job.started_ms.is_none() && !job.state.is_terminal()),
-        }
-    }
-}
-
-/// What a job that is over needs no more.
-fn close(job: &mut Job, now_ms: u64) {
-    job.ended_ms = Some(now_ms);
-    job.retries_used = BTreeMap::new();
-    job.host_faults = BTreeMap::new();
-    job.avoid = BTreeMap::new();
-    job.evictions = VecDeque::new();
-    job.promise = None;
-}
-
-fn note_cause(job: &mut Job, now_ms: u64) {
-    let cause = job.wait_cause();
-    if job.state.is_terminal() || job.waits.back().is_some_and(|(_, last)| *last == cause) {
-        return;
-    }
-    if job.waits.len() >= WAITS_KEPT_MAX {
-        job.waits.pop_front();
-    }
-    job.waits.push_back((now_ms, cause));
-}
