@@ -112,11 +112,18 @@ impl Queue {
         owed
     }
 
-    /// The same without what a lowered ceiling has left.
+    /// The same without what a lowered ceiling has left. A guarantee that names GPUs alone bounds no CPU: what is not
+    /// named comes along with what is.
     #[must_use]
     pub fn bound(&self) -> Amounts {
-        let ceiling = self.spec.ceiling.amounts();
-        if self.spec.borrows { ceiling } else { ceiling.zip(&self.spec.guarantee, u64::min) }
+        let (ceiling, guarantee) = (self.spec.ceiling.amounts(), self.spec.guarantee);
+        match (self.spec.borrows, guarantee == Amounts::default()) {
+            (true, _) => ceiling,
+            (false, true) => Amounts::default(),
+            (false, false) => {
+                ceiling.zip(&guarantee, |most, own| if own == 0 { most } else { most.min(own) })
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A small world for tests: a state under a virtual clock, and a language of one line for hosts and jobs.
 //!
 //! `h1 gpus=4xH100:80GiB cpus=32 mem=256GiB fpga=1 rack=a1` is a host: four cards `GPU-h1-0`..`3`, labels at the end;
-//! `order=reversed` and `dirty=GPU-h1-2` change how the cards named before are listed.
+//! `mig=7x1g.10gb:10GiB` are slices `MIG-h1-0`..; `order=reversed` and `dirty=GPU-h1-2` change how the cards named before are listed.
 //! `gpus=2 model=H100 vram=40GiB cpus=4 mem=8GiB fpga=1 rack=a1 array=0-9%2 prio=60 retries=1` is a job.
 
 use rota_core::placement::{PlanConfig, View, plan};
@@ -236,6 +236,20 @@ pub(crate) fn host_facts(line: &str) -> (String, HostFacts) {
                     });
                 }
             }
+            "mig" => {
+                // `7x1g.10gb:10GiB`, several groups apart by `+`.
+                let mut at = 0;
+                for group in value.split('+') {
+                    let (count, slice) = group.split_once('x').expect("7x1g.10gb:10GiB");
+                    let (model, vram) = slice.split_once(':').expect("7x1g.10gb:10GiB");
+                    for _ in 0..number(count) {
+                        let card = gpu(&name, at, model, mib(vram));
+                        let uuid = DeviceUuid(format!("MIG-{name}-{at}"));
+                        facts.devices.push(DeviceFacts { uuid, kind: DeviceKind::Mig, ..card });
+                        at += 1;
+                    }
+                }
+            }
             "order" => {
                 // Another order of the driver's list: names stay.
                 assert_eq!(value, "reversed");
@@ -305,7 +319,7 @@ pub(crate) fn job_spec(line: &str) -> JobSpec {
             "preemptible" => spec.preemptible = value == "yes",
             "requeue" => spec.requeue = value == "yes",
             "requeue_status" => spec.requeue_status = Some(number(value) as u8),
-            "fpga" | "mig" | "npu" => {
+            kind if matches!(kind, "fpga" | "mig" | "npu") || kind.starts_with("mig:") => {
                 spec.ask.devices.insert(key.into(), number(value) as u32);
             }
             label => {

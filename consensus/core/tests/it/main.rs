@@ -1,13 +1,22 @@
 //! Behaviour of the brain, seen from outside: scripts with their full trace, properties over arbitrary commands,
 //! and the field reports and fault rows that this crate answers. One binary, so that it links once.
 
+mod depend;
+mod evict;
 mod explain;
+mod gangs;
 mod golden;
 mod lab;
 mod life;
+mod moves;
 mod planner;
 mod policy;
 mod props;
+mod queues;
+mod reserve;
 mod rules;
 mod scripts;
+mod shares;
+mod specs;
 mod views;
+mod waits;
