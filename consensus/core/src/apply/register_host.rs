@@ -65,6 +65,10 @@ fn settle_owners(state: &mut State, id: HostId, mut facts: HostFacts) -> HostFac
     for device in &mut facts.devices {
         // Unknown, and so never taken for free memory.
         device.vram_mib = device.vram_mib.filter(|mib| *mib <= VRAM_MIB_MAX);
+        // A card has at least the memory that is lent of it.
+        let lent =
+            state.host(id).and_then(|host| host.used.devices.get(&device.uuid)).map(|held| held.vram_mib());
+        device.vram_mib = device.vram_mib.map(|mib| mib.max(lent.unwrap_or(0)));
         let Some(owner) = state.hosts.owner(&device.uuid).filter(|owner| *owner != id) else {
             continue;
         };

@@ -48,7 +48,9 @@ pub(super) fn start(
         .filter_map(|(part, amounts)| {
             let token = Token::new(step.index, step.grants);
             step.grants += 1;
-            Some((job.ordinal(part.index)?, attempt(job, ask, choice, part, amounts, token, step.now_ms)))
+            let mut attempt = attempt(job, ask, choice, part, amounts, token, step.now_ms);
+            card_first(state, &mut attempt);
+            Some((job.ordinal(part.index)?, attempt))
         })
         .collect();
     if let Some((_, first)) = grants.iter_mut().min_by_key(|(ordinal, _)| *ordinal) {
@@ -226,6 +228,18 @@ fn attempt(
         in_gang: job.spec.gang.is_some(),
         spared_until_ms: job.ordinal(part.index).map_or(0, |ordinal| job.spared_until_ms(ordinal, now_ms)),
         port: None,
+    }
+}
+
+/// Of an attempt that shares a card that one is named first.
+fn card_first(state: &State, attempt: &mut Attempt) {
+    let is_card = |uuid: &DeviceUuid| {
+        state.host(attempt.host).and_then(|h| h.device(uuid)).map(|d| d.kind) == Some(DeviceKind::Gpu)
+    };
+    if attempt.shares_card()
+        && let Some(at) = attempt.devices.iter().position(is_card)
+    {
+        attempt.devices.swap(0, at);
     }
 }
 

@@ -347,14 +347,12 @@ pub(crate) fn card_amounts(device: &DeviceFacts) -> Amounts {
 /// Marks devices, CPU and memory as taken in a copy of what a host has in use. The token only has to be unlike any
 /// that is real.
 pub(crate) fn take(host: &Host, used: &mut Used, want: Want<'_>, devices: &[DeviceUuid], token: Token) {
-    let holder = |device: &DeviceFacts| {
-        let mib = device.vram_mib.unwrap_or(0);
-        match device.kind {
-            DeviceKind::Gpu => {
-                Holder { token, milli: want.ask.card_milli(), vram_mib: want.ask.vram_held_mib(mib) }
-            }
-            DeviceKind::Mig | DeviceKind::Fpga => Holder { token, milli: CARD_MILLI, vram_mib: mib },
+    let holder = |device: &DeviceFacts| match (device.kind, want.ask.share_milli()) {
+        (DeviceKind::Gpu, Some(milli)) => {
+            let vram_mib = want.ask.vram_held_mib(device.vram_mib.unwrap_or(0));
+            Holder { token, milli, vram_mib }
         }
+        _ => Holder { token, milli: CARD_MILLI, vram_mib: 0 },
     };
     let known = devices.iter().filter_map(|uuid| host.device(uuid));
     let parts: Vec<(DeviceUuid, Holder)> = known.map(|d| (d.uuid.clone(), holder(d))).collect();

@@ -257,7 +257,7 @@ fn attempts(state: &State, broken: &mut Vec<Violation>) {
             broken.push(Violation::TwoAttempts { job, first, second: token });
         }
         for device in &attempt.devices {
-            let shared = attempt.card_milli < CARD_MILLI;
+            let shared = attempt.shares_card();
             if let Some((first, first_shared)) = by_device.insert(device, (token, shared))
                 && !(shared && first_shared)
             {
@@ -311,7 +311,7 @@ fn used(state: &State, host: &Host, broken: &mut Vec<Violation>) {
         if let Some(port) = attempt.port.filter(|port| !ports.insert(*port)) {
             broken.push(Violation::PortTwice { port, host: host.id });
         }
-        let parts = attempt.holdings(host);
+        let parts = attempt.holdings();
         held.add(&attempt.tenant, attempt.cpus_milli, attempt.mem_mib, &parts);
         held.ports.extend(attempt.port);
         held.launching += u32::from(attempt.state == AttemptState::Granted);

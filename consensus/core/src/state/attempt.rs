@@ -3,9 +3,8 @@
 //! A live attempt moves along Granted -> Running -> Ending (steps may be skipped, never reversed); it leaves the
 //! table when its end is applied, and its resources are released in that same step, once.
 
-use crate::state::host::{Holder, Host};
+use crate::state::host::Holder;
 use rota_protocol::ask::CARD_MILLI;
-use rota_protocol::device::DeviceKind;
 use rota_protocol::job::{AttemptEnd, AttemptState, EndReason};
 use rota_protocol::queue::{Amounts, QueueId};
 use rota_protocol::{DeviceUuid, HostId, JobId, LeaseEpoch, TaskId, Token};
@@ -24,7 +23,7 @@ pub struct Attempt {
     pub host: HostId,
     /// The lease epoch of the host at the grant.
     pub epoch: LeaseEpoch,
-    /// Devices held.
+    /// Devices held; a card that is shared comes first.
     pub devices: Vec<DeviceUuid>,
     /// Which of the job's asks it was granted for.
     pub choice: u8,
@@ -101,18 +100,19 @@ impl Attempt {
         }
     }
 
-    /// Its devices with what it holds of each.
-    pub(crate) fn holdings(&self, host: &Host) -> Vec<(DeviceUuid, Holder)> {
-        let of = |uuid: &DeviceUuid| {
-            let facts = host.device(uuid);
-            let is_gpu = facts.is_none_or(|d| d.kind == DeviceKind::Gpu);
-            if is_gpu && self.card_milli < CARD_MILLI {
-                return Holder { token: self.token, milli: self.card_milli, vram_mib: self.card_vram_mib };
-            }
-            let vram_mib = facts.and_then(|d| d.vram_mib).unwrap_or(0);
-            Holder { token: self.token, milli: CARD_MILLI, vram_mib }
-        };
-        self.devices.iter().map(|uuid| (uuid.clone(), of(uuid))).collect()
+    /// It holds part of a card: the first of its devices.
+    #[must_use]
+    pub fn shares_card(&self) -> bool {
+        (1..CARD_MILLI).contains(&self.card_milli)
+    }
+
+    /// Its devices with what it holds of each. That follows from the grant alone: what a host says of a device later
+    /// changes nothing of it. Of a whole device all memory is held, whatever it is.
+    pub(crate) fn holdings(&self) -> Vec<(DeviceUuid, Holder)> {
+        let share = Holder { token: self.token, milli: self.card_milli, vram_mib: self.card_vram_mib };
+        let whole = Holder { token: self.token, milli: CARD_MILLI, vram_mib: 0 };
+        let of = |at: usize| if at == 0 && self.shares_card() { share } else { whole };
+        self.devices.iter().enumerate().map(|(at, uuid)| (uuid.clone(), of(at))).collect()
     }
 
     /// Moves along the declared graph; false (and no change) for any other step.

@@ -50,7 +50,7 @@ pub struct Holder {
     pub token: Token,
     /// Of the device's cores, in thousandths.
     pub milli: u32,
-    /// Of the device's memory, in MiB.
+    /// Of the device's memory, in MiB; 0 for a whole device, of which all memory is held.
     pub vram_mib: u64,
 }
 
@@ -61,7 +61,7 @@ impl DeviceUse {
         self.holders.iter().map(|holder| holder.milli).sum()
     }
 
-    /// Memory that is held, in MiB.
+    /// Memory that is held by shares, in MiB.
     #[must_use]
     pub fn vram_mib(&self) -> u64 {
         self.holders.iter().fold(0, |sum, holder| sum.saturating_add(holder.vram_mib))
@@ -393,7 +393,7 @@ impl HostTable {
         let Some(host) = self.get_mut(attempt.host) else {
             return;
         };
-        let parts = attempt.holdings(host);
+        let parts = attempt.holdings();
         host.used.add(&attempt.tenant, attempt.cpus_milli, attempt.mem_mib, &parts);
         host.used.ports.extend(attempt.port);
         host.used.launching += 1;

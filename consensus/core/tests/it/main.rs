@@ -2,6 +2,7 @@
 //! and the field reports and fault rows that this crate answers. One binary, so that it links once.
 
 mod depend;
+mod dice;
 mod evict;
 mod explain;
 mod gangs;

@@ -219,7 +219,8 @@ proptest! {
             let card = (a ^ b) as usize % 3;
             let job = lab.try_submit(user(tenant), &format!("gpu_milli={milli} vram={gib}GiB")).expect("accepted");
             let mib = match (milli, gib) {
-                (1_000, _) => 80 << 10,
+                // All of it, whatever it is.
+                (1_000, _) => 0,
                 (_, 0) => ((80_u64 << 10) * u64::from(milli)).div_ceil(1_000),
                 _ => gib << 10,
             };
