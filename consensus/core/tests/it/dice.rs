@@ -10,6 +10,7 @@ use rota_protocol::command::{Command, JobChange, TokenUse};
 use rota_protocol::device::{DeviceFacts, DeviceKind, HostRegistration};
 use rota_protocol::job::{Actor, AttemptEnd, EndReason, Role};
 use rota_protocol::plan::{Move, Part, Plan, PromiseBreak, Slot};
+use rota_protocol::queue::Excess;
 use rota_protocol::report::{AttemptFact, AttemptReport};
 use rota_protocol::reservation::{ReservationSpec, ReservedFor};
 use rota_protocol::{BootId, ClusterId, DeviceUuid, HostId, JobId, LeaseEpoch, TaskId, Token};
@@ -70,7 +71,7 @@ pub(crate) const OLD_KINDS: u8 = 16;
 pub(crate) const KINDS: u8 = 36;
 
 fn ends(n: u8) -> AttemptEnd {
-    match n % 11 {
+    match n % 12 {
         0 | 1 => AttemptEnd::Exited { code: 0 },
         2 => AttemptEnd::Exited { code: n },
         3 => AttemptEnd::Signalled { signal: n },
@@ -80,6 +81,7 @@ fn ends(n: u8) -> AttemptEnd {
         7 => launch_failed(),
         8 => AttemptEnd::Fenced,
         9 => AttemptEnd::Requeued { code: n },
+        10 => AttemptEnd::GangBroken,
         _ => AttemptEnd::Vanished { reason: "ü".repeat(2_000) },
     }
 }
@@ -172,8 +174,14 @@ fn room(lab: &Lab, ask: &Ask, count: usize, from: u8, held: bool) -> Vec<Slot> {
         while slots.len() < count {
             let (share, nothing) = (ask.share_milli().is_some(), Used::default());
             let used = if held { &nothing } else { &host.used };
-            let Ok(fitting) = fit::fits(host, used, fit::Want { ask, tenant: "t" }, lab.now_ms) else {
-                break;
+            let fitting = match fit::fits(host, used, fit::Want { ask, tenant: "t" }, lab.now_ms) {
+                Ok(fitting) => fitting,
+                // A stale plan: the host was drained meanwhile.
+                Err(fit::Misfit::Draining | fit::Misfit::Suspended) if from % 2 == 0 => {
+                    slots.push(Slot { host: host.id, devices: Vec::new() });
+                    break;
+                }
+                Err(_) => break,
             };
             let new = |d: &&&DeviceFacts| !taken.contains(&d.uuid) || share && d.kind == DeviceKind::Gpu;
             let gpus = fitting.iter().filter(new).filter(|d| d.kind == DeviceKind::Gpu);
@@ -211,11 +219,34 @@ pub(crate) fn start(lab: &Lab, id: JobId, choice: u8, count: usize, from: u8) ->
     Some(Move::Start { job: id, choice, parts: parts.collect() })
 }
 
+/// The first way to start, for single tasks.
+fn place(lab: &Lab, a: u8, c: u8) -> Option<Move> {
+    let Move::Start { job, parts, .. } = start(lab, ready_job(lab, a), 0, 1, c)? else {
+        return None;
+    };
+    let part = parts.into_iter().next()?;
+    let task = TaskId { job, index: part.index };
+    Some(Move::Place { task, host: part.host, epoch: part.epoch, devices: part.devices })
+}
+
 /// An eviction of any kind, mostly one that the rules might allow.
 fn evict(lab: &Lab, a: u8, b: u8, c: u8) -> Move {
     use EndReason::{Cancel, Ceiling, Drain, Gang, Move as Moved, Preempt, Reclaim};
     let reasons = [Preempt, Preempt, Preempt, Reclaim, Reclaim, Moved, Drain, Ceiling, Cancel, Gang];
-    let reason = reasons[b as usize % reasons.len()];
+    let due = |attempt: &rota_core::Attempt| {
+        lab.state.host(attempt.host).is_some_and(|host| host.evict_at_ms.is_some_and(|at| at <= lab.now_ms))
+    };
+    let above = |attempt: &rota_core::Attempt| {
+        let excess = |queue: &rota_core::state::queue::Queue| {
+            queue.spec.excess == Excess::RequeueYoungest && !queue.held.within(&queue.bound())
+        };
+        lab.state.queues().path(attempt.queue).any(excess)
+    };
+    let reason = match a % 4 {
+        0 if lab.state.attempts().any(due) => Drain,
+        1 if lab.state.attempts().any(above) => Ceiling,
+        _ => reasons[b as usize % reasons.len()],
+    };
     if matches!(reason, Drain | Ceiling) && c % 8 != 0 {
         return put_out(lab, reason, a);
     }
@@ -324,9 +355,13 @@ fn promise(lab: &Lab, a: u8, b: u8, c: u8) -> Move {
 fn submit(lab: &Lab, a: u8, b: u8, c: u8) -> Command {
     let ask = ASKS[a as usize % ASKS.len()];
     let rule = RULES[b as usize % RULES.len()];
+    let relation = ["ok", "not-ok", "any"][b as usize % 3];
     let more = match c % 8 {
-        0 => format!("after={}:{}", ["ok", "not-ok", "any"][b as usize % 3], job(lab, c)),
-        1 if ask.contains("0-5") => format!("after=each-ok:{}", job(lab, c / 8)),
+        0 => format!("after={relation}:{}", job(lab, c)),
+        1 | 5 | 7 if ask.contains("0-5") => {
+            let twin = lab.state.jobs().find(|job| job.spec.array.is_some_and(|array| array.end == 5));
+            format!("after=each-{relation}:{}", twin.map_or(JobId(9), |job| job.id))
+        }
         2 => format!("deadline={}", lab.now_ms.saturating_add(u64::from(c) * 500)),
         3 => format!("begin={}", lab.now_ms.saturating_add(u64::from(c) * 100)),
         _ => String::new(),
@@ -362,6 +397,7 @@ pub(crate) fn command(lab: &Lab, dice: Dice, kinds: u8) -> Command {
         0 | 1 | 16..=18 => submit(lab, a, b, c),
         2 => Command::Cancel { job: job(lab, a), index: (b % 2 == 0).then_some(u32::from(c % 12)) },
         3 | 4 if kinds == OLD_KINDS => Command::CommitPlan { plan: lab.plan() },
+        5 if kinds > OLD_KINDS && b % 4 == 0 => plan_of(place(lab, a, c).into_iter().collect()),
         5 => Command::CommitPlan { plan: mad_plan(lab, dice) },
         6 | 7 => reports(lab, a, AttemptFact::Started { pid: u32::from(b) }, c),
         8..=10 => reports(lab, a, AttemptFact::Ended { end: ends(b), ran_ms: u64::MAX >> (c % 64) }, c),
