@@ -6,7 +6,6 @@ use crate::spec;
 use crate::state::State;
 use crate::state::history::Basis;
 use crate::state::job::Job;
-use crate::state::ordinals::Ordinals;
 use rota_protocol::command::Outcome;
 use rota_protocol::job::{Actor, JobSpec, Role};
 use rota_protocol::limits::QUEUES_MAX;
@@ -44,7 +43,7 @@ pub(super) fn apply(state: &mut State, step: &mut Step, actor: &Actor, spec: &Jo
     let mut job = Job::new(id, actor, queue, spec, step.now_ms);
     job.predicted_ms = predict(state, &job);
     if waits {
-        job.blocked = std::mem::replace(&mut job.pending, Ordinals::default());
+        job.blocked = std::mem::take(&mut job.pending);
     }
     state.jobs.insert(job, step.now_ms);
     state.queues.count_job(queue, true);

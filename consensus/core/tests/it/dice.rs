@@ -177,7 +177,7 @@ fn room(lab: &Lab, ask: &Ask, count: usize, from: u8, held: bool) -> Vec<Slot> {
             let fitting = match fit::fits(host, used, fit::Want { ask, tenant: "t" }, lab.now_ms) {
                 Ok(fitting) => fitting,
                 // A stale plan: the host was drained meanwhile.
-                Err(fit::Misfit::Draining | fit::Misfit::Suspended) if from % 2 == 0 => {
+                Err(fit::Misfit::Draining | fit::Misfit::Suspended) if from.is_multiple_of(2) => {
                     slots.push(Slot { host: host.id, devices: Vec::new() });
                     break;
                 }
@@ -247,7 +247,7 @@ fn evict(lab: &Lab, a: u8, b: u8, c: u8) -> Move {
         1 if lab.state.attempts().any(above) => Ceiling,
         _ => reasons[b as usize % reasons.len()],
     };
-    if matches!(reason, Drain | Ceiling) && c % 8 != 0 {
+    if matches!(reason, Drain | Ceiling) && !c.is_multiple_of(8) {
         return put_out(lab, reason, a);
     }
     // Whom it is for: the most urgent that waits, mostly; or one of a queue to which something is guaranteed.
@@ -445,7 +445,7 @@ fn admission(a: u8, b: u8, c: u8, kind: u8, now_ms: u64) -> Command {
     match (kind, b % 2) {
         (14, 0) => Command::MintToken {
             token: [a; 32],
-            usage: TokenUse::Join { host_name: (c % 2 == 0).then(|| format!("h{c}")) },
+            usage: TokenUse::Join { host_name: c.is_multiple_of(2).then(|| format!("h{c}")) },
             expires_at_ms: now_ms.saturating_mul(u64::from(c % 3)),
         },
         (14, _) => Command::MintToken {

@@ -198,7 +198,8 @@ fn what_can_be_promised() {
     for id in [JobId(99), blocked] {
         assert_eq!(lab.promise(id, at, "h1:0,1", None), Err(Refusal::NotPending));
     }
-    let ends: [(&str, fn(&mut Lab, JobId)); 4] = [
+    type End = fn(&mut Lab, JobId);
+    let ends: [(&str, End); 4] = [
         ("start", |lab, job| assert_eq!(lab.begin(job, "0@h2:0,1"), Ok(()))),
         ("hold", |lab, job| assert_eq!(lab.adjust(user("t"), job, JobChange::Hold), Outcome::Done)),
         ("cancel", |lab, job| assert_eq!(lab.cancel(job), Outcome::Cancelling { live: 0 })),

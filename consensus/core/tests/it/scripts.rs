@@ -3,13 +3,15 @@
 //!
 //! Commands: `host`, `submit`, `plan`, `place JOB[_INDEX] HOST UUID..`, `start TASK`, `end TASK HOW`, `late TASK HOW`
 //! (reports the newest ended attempt again), `cancel TASK|JOB [by=TENANT]`, `drain`, `undrain`, `expire`, `restart`
-//! and `reboot` (with new facts, if given), `time +30s`, `jobs`, `hosts`, `devices`, `why JOB`.
+//! and `reboot` (with new facts, if given), `time +30s`, `jobs`, `hosts`, `devices`, `why JOB`; and moves by hand:
+//! `begin JOB PART..`, `evict JOB|- REASON TASK,.. SLOT..`, `queue NAME RULE..` (parts and slots as in `moves.rs`).
 
 use crate::lab::{Lab, exit, host_facts, job_spec, launch_failed, number, task, user};
+use crate::moves::queue_spec;
 use rota_core::{Event, explain, view};
 use rota_protocol::api::QueueFilter;
 use rota_protocol::command::{Command, Outcome, Proposal};
-use rota_protocol::job::{Actor, AttemptEnd};
+use rota_protocol::job::{Actor, AttemptEnd, EndReason};
 use rota_protocol::plan::{Move, Plan};
 use rota_protocol::report::{AttemptFact, AttemptReport};
 use rota_protocol::{DeviceUuid, HostId, JobId, RequestId, TaskId, Token};
@@ -104,6 +106,12 @@ impl Script {
                 self.apply(Actor::system(), Command::CommitPlan { plan })
             }
             "place" => self.place(&words),
+            "begin" => {
+                let parts = self.lab.parts(&words[1..].join(" "));
+                self.plan_of(Move::Start { job: JobId(number(words[0])), choice: 0, parts })
+            }
+            "evict" => self.evict(&words),
+            "queue" => self.apply(Actor::system(), Command::SetQueue { queue: queue_spec(rest) }),
             "start" => {
                 let token = self.live(words[0]);
                 self.report(token, AttemptFact::Started { pid: 42 })
@@ -146,8 +154,21 @@ impl Script {
             epoch: self.lab.state.host(host).expect("host").epoch,
             devices: words[2..].iter().map(|w| DeviceUuid((*w).into())).collect(),
         };
-        let plan = Plan { seen_index: 0, moves: vec![place] };
+        self.plan_of(place)
+    }
+
+    fn plan_of(&mut self, one: Move) -> String {
+        let plan = Plan { seen_index: 0, moves: vec![one] };
         self.apply(Actor::system(), Command::CommitPlan { plan })
+    }
+
+    fn evict(&mut self, words: &[&str]) -> String {
+        let reasons = [EndReason::Preempt, EndReason::Move, EndReason::Drain, EndReason::Reclaim];
+        let reason = reasons.into_iter().chain([EndReason::Ceiling]).find(|r| r.to_string() == words[1]);
+        let victims = words[2].split(',').map(|task| self.live(task)).collect();
+        let job = (words[0] != "-").then(|| JobId(number(words[0])));
+        let slots = self.lab.slots(&words[3..].join(" "));
+        self.plan_of(Move::Evict { job, reason: reason.expect("a reason"), victims, slots, choice: 0 })
     }
 
     fn late(&mut self, words: &[&str]) -> String {
@@ -335,6 +356,8 @@ fn ending(text: &str) -> AttemptEnd {
             "cancelled" => AttemptEnd::Cancelled,
             "launch-failed" => launch_failed(),
             "fenced" => AttemptEnd::Fenced,
+            "gang-broken" => AttemptEnd::GangBroken,
+            "preempted" => AttemptEnd::Preempted,
             "vanished" => AttemptEnd::Vanished { reason: "no record".into() },
             other => panic!("no such end: {other}"),
         },
