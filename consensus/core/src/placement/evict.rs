@@ -206,7 +206,7 @@ impl<'p> Round<'p> {
                 let needed = self.needed(at, &used, want, &devices, std::mem::take(&mut gone));
                 for spared in &needed.spared {
                     // Back where it was: it does not have to go after all.
-                    used.add(&spared.tenant, spared.cpus_milli, spared.mem_mib, &spared.holdings(host));
+                    used.add(&spared.tenant, spared.cpus_milli, spared.mem_mib, &spared.holdings());
                 }
                 fit::take(host, &mut used, want, &devices, Token(offers.len() as u64 + 1));
                 used.launching = 0;
@@ -238,7 +238,7 @@ impl<'p> Round<'p> {
         let mut used = used.clone();
         let mut needed = Needed { victims: Vec::new(), spared: Vec::new() };
         for attempt in gone.into_iter().rev() {
-            used.add(&attempt.tenant, attempt.cpus_milli, attempt.mem_mib, &attempt.holdings(host));
+            used.add(&attempt.tenant, attempt.cpus_milli, attempt.mem_mib, &attempt.holdings());
             if fit::takes(host, &used, want, devices, self.now_ms).is_ok() {
                 needed.spared.push(attempt);
             } else {

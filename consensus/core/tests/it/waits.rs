@@ -28,7 +28,7 @@ fn held_until_released() {
     let mut lab = one();
     let job = lab.submit("gpus=1 hold=yes");
     assert_eq!(lab.begin(job, "0@h1:0"), Err(Refusal::NotYet));
-    assert!(!lab.state.has_pending(), "planners need not look at it");
+    assert_eq!(lab.state.job(job).map(|j| j.is_ready()), Some(false), "planners need not look at it");
     assert_eq!(lab.adjust(user("t"), job, JobChange::Release), Outcome::Done);
     assert_eq!(lab.begin(job, "0@h1:0"), Ok(()));
     // Held while it runs, it runs on, and is not started again.
