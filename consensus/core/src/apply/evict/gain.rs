@@ -8,7 +8,7 @@ use crate::state::State;
 use crate::state::attempt::Attempt;
 use crate::state::host::Used;
 use crate::state::job::Job;
-use crate::state::queue::Tally;
+use crate::state::queue::{Queue, Tally};
 use rota_protocol::ask::Ask;
 use rota_protocol::job::{AttemptState, EndReason};
 use rota_protocol::plan::{Refusal, Slot};
@@ -170,8 +170,8 @@ fn all_of_use(
     if useful.values().all(|useful| *useful) { Ok(()) } else { Err(Refusal::NotEvictable) }
 }
 
-/// A queue takes back what it was promised: it stays within its guarantee. Nobody falls below theirs, except for one
-/// who is within.
+/// A queue takes back what it was promised and no more, and nobody falls below theirs by it, nor for priority. What is
+/// only moved is not lost.
 fn fair(
     state: &State,
     job: &Job,
@@ -179,25 +179,13 @@ fn fair(
     victims: &[&Attempt],
     gained: &Amounts,
 ) -> Result<(), Refusal> {
-    let entitled = is_entitled(state, job, gained);
-    let spared = || spares_guarantees(state, job, victims);
+    let owed = || state.queues.path(job.queue).any(|queue| queue.is_owed(&queue.held, gained));
     let fair = match reason {
-        EndReason::Reclaim => entitled && spared(),
-        EndReason::Preempt | EndReason::Move => entitled || spared(),
+        EndReason::Reclaim => owed() && spares_guarantees(state, job, victims),
+        EndReason::Preempt => spares_guarantees(state, job, victims),
         _ => true,
     };
     if fair { Ok(()) } else { Err(Refusal::NotEvictable) }
-}
-
-/// Some queue above the job is guaranteed part of what it gains, and holds no more than guaranteed even with it. What
-/// is not guaranteed at all comes along.
-fn is_entitled(state: &State, job: &Job, gained: &Amounts) -> bool {
-    state.queues.path(job.queue).any(|queue| {
-        let guarantee = queue.spec.guarantee.parts();
-        let rows = guarantee.into_iter().zip(gained.parts()).zip(queue.held.plus(gained).parts());
-        let mut rows = rows.filter(|((guarantee, gained), _)| *guarantee > 0 && *gained > 0).peekable();
-        rows.peek().is_some() && rows.all(|((guarantee, _), would)| would <= guarantee)
-    })
 }
 
 /// No queue falls below its guarantee in anything that it loses. Below a queue that both lie in, nothing leaves it.
@@ -207,11 +195,7 @@ fn spares_guarantees(state: &State, job: &Job, victims: &[&Attempt]) -> bool {
     // What ends already is as good as gone.
     let ending = tally(state, |attempt| attempt.state == AttemptState::Ending);
     lost.queues().filter(|(id, _)| !shared.contains(id)).all(|(id, lost)| {
-        let Some(queue) = state.queues.get(id) else {
-            return true;
-        };
-        let left = queue.held.minus(&ending.of(id, None)).minus(lost);
-        let rows = queue.spec.guarantee.parts().into_iter().zip(lost.parts()).zip(left.parts());
-        rows.into_iter().all(|((guarantee, lost), left)| lost == 0 || left >= guarantee)
+        let left = |queue: &Queue| queue.held.minus(&ending.of(id, None));
+        state.queues.get(id).is_none_or(|queue| !queue.falls_below(&left(queue), lost))
     })
 }
