@@ -167,10 +167,10 @@ impl Host {
         row.launches = self.launches;
         row.gpu_ms = self.gpu_ms;
         let held = |uuid: &DeviceUuid, token: Token| {
-            let vram_mib = row.device(uuid).and_then(|device| device.vram_mib).unwrap_or(0);
             DeviceUse {
                 tenant: tenants.get(&token).cloned().unwrap_or_default(),
-                holders: vec![Holder { token, milli: CARD_MILLI, vram_mib }],
+                // Of a whole device all memory is held, whatever it is.
+                holders: vec![Holder { token, milli: CARD_MILLI, vram_mib: 0 }],
             }
         };
         let devices = self.used.devices.into_iter().map(|(uuid, token)| {
