@@ -166,7 +166,7 @@ impl Host {
         row.drain = self.drain;
         row.launches = self.launches;
         row.gpu_ms = self.gpu_ms;
-        let held = |uuid: &DeviceUuid, token: Token| {
+        let held = |token: Token| {
             DeviceUse {
                 tenant: tenants.get(&token).cloned().unwrap_or_default(),
                 // Of a whole device all memory is held, whatever it is.
@@ -174,7 +174,7 @@ impl Host {
             }
         };
         let devices = self.used.devices.into_iter().map(|(uuid, token)| {
-            let held = held(&uuid, token);
+            let held = held(token);
             (uuid, held)
         });
         row.used = host::Used {

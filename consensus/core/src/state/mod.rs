@@ -12,6 +12,7 @@ pub mod meta;
 pub mod ordinals;
 pub mod queue;
 pub(crate) mod reservation;
+pub mod tally;
 pub(crate) mod token;
 
 use attempt::{Attempt, AttemptTable};

@@ -60,7 +60,7 @@ fn the_first_format_becomes_queues_shares_and_accounts() {
     assert_eq!(state.job(JobId(2)).and_then(|job| job.verdict), Some(JobState::Failed));
     let attempt = state.attempts_of(JobId(4)).next().expect("it runs");
     assert_eq!((attempt.tenant.as_str(), attempt.user.as_str(), attempt.queue), ("t", "u", queue.id));
-    assert_eq!((attempt.gpu_milli, attempt.card_milli, attempt.vram_mib), (1_000, 1_000, 0));
+    assert_eq!((attempt.gpu_milli, attempt.card_milli, attempt.vram_mib), (1_000, 1_000, 144_384));
     let used = &state.host(attempt.host).expect("known").used.devices[&attempt.devices[0]];
     assert_eq!(used.tenant, "t");
     assert_eq!(used.holders, [Holder { token: attempt.token, milli: 1_000, vram_mib: 0 }]);
