@@ -395,7 +395,8 @@ impl<'p> Round<'p> {
             return true;
         };
         let rack = |at: usize| self.ground.sites[at].row.host.facts.labels.get(fit::RACK_LABEL);
-        if same_host { first == at } else { rack(first) == rack(at) }
+        // Hosts that say nothing of their rack share none.
+        first == at || !same_host && rack(first).is_some() && rack(first) == rack(at)
     }
 
     /// A host where a task of the job lives, or was started in this round.
