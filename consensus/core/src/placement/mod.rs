@@ -10,6 +10,7 @@ mod look;
 mod models;
 pub mod order;
 mod pledge;
+mod post;
 mod promise;
 mod round;
 pub mod score;

@@ -4,7 +4,7 @@ use super::order::promised_start_ms;
 use super::promise::{broken, located};
 use super::round::{Round, at_least, competes};
 use crate::fit::Want;
-use crate::state::job::Job;
+use crate::state::job::{Job, Promise};
 use rota_protocol::plan::{Move, PromiseBreak, Slot};
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -12,16 +12,23 @@ use std::sync::Arc;
 impl<'p> Round<'p> {
     /// Standing promises bind from the start. One that is broken binds nobody; its job gets a new one in its turn.
     pub(super) fn keep_promises(&mut self) {
-        for job in &self.view.promised {
-            let Some(promise) = job.promise.as_ref() else {
+        let mut promised: Vec<(&Arc<Job>, &Promise)> =
+            self.view.promised.iter().filter_map(|job| Some((job, job.promise.as_ref()?))).collect();
+        // Each is bound beside those that fall due before it.
+        promised.sort_by_key(|(job, promise)| (!promise.evicting, promise.at_ms, job.id));
+        for (job, promise) in promised {
+            if broken(self.view, promise, self.now_ms).is_some() {
                 continue;
-            };
-            if broken(self.view, promise, self.now_ms).is_none() {
-                let slots = located(self.view, &promise.slots);
-                self.guards.bind(self.ground, job, promise.at_ms, promise.choice, &slots, promise.evicting);
-                self.competing.insert(competes(job));
-                self.promises += 1;
             }
+            let slots = located(self.view, &promise.slots);
+            self.guards.bind(self.ground, job, promise.at_ms, promise.choice, &slots, promise.evicting);
+            if self.guards.is_lost(self.ground, job.id) {
+                self.guards.unbind(job.id);
+                self.outranked.insert(job.id);
+                continue;
+            }
+            self.competing.insert(competes(job));
+            self.promises += 1;
         }
     }
 
@@ -93,7 +100,8 @@ impl<'p> Round<'p> {
 
     fn promise(&mut self, job: &'p Arc<Job>) {
         let standing = job.promise.as_ref();
-        let why_broken = standing.and_then(|promise| broken(self.view, promise, self.now_ms));
+        let outranked = self.outranked.contains(&job.id).then_some(PromiseBreak::Outranked);
+        let why_broken = standing.and_then(|promise| broken(self.view, promise, self.now_ms)).or(outranked);
         let key = competes(job);
         let taken = self.promises >= self.config.promises_max || self.competing.contains(&key);
         if standing.is_some() && why_broken.is_none() || taken || !self.has_waited(job) {

@@ -53,6 +53,15 @@ pub(super) struct Guard {
     slots: Vec<(usize, Slot)>,
     /// The slots are the job's own as soon as they are free.
     evicting: bool,
+    /// Something of higher standing has come before it: the promise cannot be relied upon.
+    pub(super) outranked: bool,
+}
+
+impl Guard {
+    /// What will be in use on each promised site when the promise falls due.
+    pub(super) fn later(&self) -> impl Iterator<Item = (&usize, &Used)> {
+        self.later.iter()
+    }
 }
 
 /// All promises that bind the round, and what it has placed.
@@ -115,7 +124,15 @@ impl Guards {
             self.by_site.entry(*at).or_default().push(guard);
         }
         let slots = slots.to_vec();
-        self.list.push(Guard { job: Arc::clone(job), at_ms, later, choice, slots, evicting });
+        self.list.push(Guard {
+            job: Arc::clone(job),
+            at_ms,
+            later,
+            choice,
+            slots,
+            evicting,
+            outranked: false,
+        });
     }
 
     /// What will be in use on a site once all that is being ended for others is gone and they have come; none if a
@@ -129,6 +146,15 @@ impl Guards {
             return Some(ground.sites[at].used().clone());
         }
         Some(self.used_at(ground, at, self.now_ms))
+    }
+
+    /// What stands in the way of a job's promise will still be there when it falls due.
+    pub(super) fn is_lost(&self, ground: &Ground, job: JobId) -> bool {
+        let guard = self.list.iter().find(|guard| guard.job.id == job);
+        guard.is_some_and(|guard| {
+            let overfull = |(at, used): (&usize, &Used)| !super::post::fits_on(ground, *at, used);
+            !guard.evicting && guard.later.iter().any(overfull)
+        })
     }
 
     /// The promise of a job binds no more.
@@ -201,10 +227,11 @@ impl Guards {
     }
 
     /// Notes what the round has placed on a site.
-    pub(super) fn place(&mut self, ground: &Ground, at: usize, want: Want<'_>, one: Placed) {
+    pub(super) fn place(&mut self, ground: &Ground, at: usize, job: &Job, want: Want<'_>, one: Placed) {
         let host = &ground.sites[at].row.host;
         for guard in self.by_site.get(&at).into_iter().flatten() {
             let guard = &mut self.list[*guard];
+            guard.outranked |= one.ends_ms > guard.at_ms && outranks(job, &guard.job);
             if one.ends_ms > guard.at_ms
                 && let Some(used) = guard.later.get_mut(&at)
             {
@@ -237,9 +264,7 @@ impl Guards {
     fn binding<'g>(&'g self, at: usize, job: &'g Job, ends_ms: u64) -> impl Iterator<Item = &'g Guard> {
         let guards = self.by_site.get(&at).into_iter().flatten().map(|guard| &self.list[*guard]);
         guards.filter(move |guard| {
-            // Those who may end others for it may also come before a promise.
-            let outranks = job.priority >= guard.job.priority.saturating_add(crate::apply::PREEMPT_GAP);
-            guard.job.id != job.id && ends_ms > guard.at_ms && !outranks
+            guard.job.id != job.id && ends_ms > guard.at_ms && !outranks(job, &guard.job)
         })
     }
 
@@ -436,6 +461,11 @@ struct End<'g> {
 /// Tokens of promised slots: above all that a round gives its placements, below all real ones.
 fn slot_token(guard: usize, number: u64) -> Token {
     Token((1 << 19) + (guard as u64) * 4_096 + number)
+}
+
+/// Those who may end others may also come before their promises.
+fn outranks(job: &Job, other: &Job) -> bool {
+    job.priority >= other.priority.saturating_add(crate::apply::PREEMPT_GAP)
 }
 
 /// Why a standing promise cannot be kept as it is; none if it can.

@@ -3,6 +3,7 @@
 
 use super::PlanConfig;
 use super::choose::choose;
+use super::post;
 use super::promise::{Guards, Placed};
 use super::share::Shares;
 use super::sites::Ground;
@@ -61,6 +62,8 @@ pub(super) struct Round<'p> {
     /// The oldest blocked job of each kind.
     pub(super) oldest: BTreeMap<Competes<'p>, &'p Arc<Job>>,
     pub(super) promises: usize,
+    /// Jobs whose promise is lost to work of higher standing.
+    pub(super) outranked: BTreeSet<JobId>,
 }
 
 /// What a job competes for: hosts that differ in this are not in each other's way.
@@ -86,6 +89,7 @@ pub(super) enum Tried {
 impl<'p> Round<'p> {
     pub(super) fn new(view: &'p View, config: &'p PlanConfig, ground: &'p mut Ground, now_ms: u64) -> Self {
         ground.sync(view, &config.avoid_hosts, config.policy, now_ms);
+        debug_assert_eq!(post::ground(ground, view), Vec::<String>::new());
         Self {
             view,
             config,
@@ -107,6 +111,7 @@ impl<'p> Round<'p> {
             competing: BTreeSet::new(),
             oldest: BTreeMap::new(),
             promises: 0,
+            outranked: BTreeSet::new(),
         }
     }
 
@@ -117,8 +122,12 @@ impl<'p> Round<'p> {
         self.drain_and_trim();
         self.keep_promises();
         self.promise_to_the_patient();
+        debug_assert_eq!(post::promises(&self.guards, self.ground), Vec::<String>::new());
         self.order();
+        debug_assert_eq!(post::placements(self), Vec::<String>::new());
+        debug_assert_eq!(post::evictions(self), Vec::<String>::new());
         self.promise_to_the_oldest();
+        debug_assert_eq!(post::promises(&self.guards, self.ground), Vec::<String>::new());
     }
 
     /// The plan, and the first time at which a round over the same view would differ.
@@ -428,7 +437,7 @@ impl<'p> Round<'p> {
             mem_mib: ask.mem_mib,
             devices: devices.to_vec(),
         };
-        self.guards.place(self.ground, at, want, placed);
+        self.guards.place(self.ground, at, job, want, placed);
         self.ground.take(at, want, devices, token);
         if matches!(job.spec.layout, Layout::SameHost | Layout::SameRack) {
             self.started.entry(job.id).or_default().push(at);

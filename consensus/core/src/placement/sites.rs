@@ -390,6 +390,25 @@ impl Ground {
         }
     }
 
+    /// Sites that are in another group than their own, or in several.
+    pub(super) fn misgrouped(&self) -> Vec<String> {
+        let mut seen: BTreeSet<usize> = BTreeSet::new();
+        let mut wrong = Vec::new();
+        for (id, group) in &self.groups {
+            for at in &group.members {
+                let site = &self.sites[*at];
+                let own = site.group == *id && group.signature == signature(site, self.now_ms);
+                if !own || !seen.insert(*at) {
+                    wrong.push(format!("host {} is not where it belongs", site.id()));
+                }
+            }
+        }
+        if seen.len() != self.sites.len() {
+            wrong.push(format!("{} of {} hosts are in groups", seen.len(), self.sites.len()));
+        }
+        wrong
+    }
+
     fn forget_scores(&mut self) {
         self.kinds = BTreeMap::new();
         self.passing = None;
