@@ -44,10 +44,9 @@ impl<'p> Round<'p> {
         }
         for (choice, ask) in (0_u8..).zip(job.spec.asks()) {
             for reason in [EndReason::Preempt, EndReason::Reclaim] {
-                if !self.may_search(job, ask, reason) || self.searches >= SEARCHES_MAX {
+                if !self.may_search(job, ask, reason) || !self.may_search_again() {
                     continue;
                 }
-                self.searches += 1;
                 if let Some((victims, slots)) = self.search(job, ask, reason) {
                     self.carry_out(job, choice, reason, victims, slots);
                     return true;
@@ -134,6 +133,12 @@ impl<'p> Round<'p> {
         self.ground.sites.iter().filter_map(|site| site.lowest).min()
     }
 
+    /// Another look at every host may be afforded in this round.
+    pub(super) fn may_search_again(&mut self) -> bool {
+        self.searches += 1;
+        self.searches <= SEARCHES_MAX
+    }
+
     fn may_search(&self, job: &Job, ask: &Ask, reason: EndReason) -> bool {
         let (fewest, _) = job.start_range();
         let more = at_least(ask).times(u64::from(fewest));
@@ -145,7 +150,12 @@ impl<'p> Round<'p> {
         }
     }
 
-    fn search(&mut self, job: &Arc<Job>, ask: &Ask, reason: EndReason) -> Option<(Vec<Token>, Vec<Slot>)> {
+    pub(super) fn search(
+        &self,
+        job: &Arc<Job>,
+        ask: &Ask,
+        reason: EndReason,
+    ) -> Option<(Vec<Token>, Vec<Slot>)> {
         let want = Want { ask, tenant: &job.tenant };
         let (fewest, _) = job.start_range();
         let parts = fewest as usize;
@@ -252,6 +262,12 @@ impl<'p> Round<'p> {
     fn may_end(&self, attempt: &Attempt, job: &Job, reason: EndReason) -> bool {
         let allowed = match reason {
             EndReason::Preempt => job.priority >= attempt.priority.saturating_add(PREEMPT_GAP),
+            // Moved work is whole tasks that start again elsewhere; slices have no elsewhere of their own kind.
+            EndReason::Move => {
+                job.priority >= attempt.priority
+                    && !attempt.in_gang
+                    && attempt.devices.len() == cards_of(attempt)
+            }
             _ => attempt.queue != job.queue,
         };
         if attempt.preemptible && allowed {
@@ -270,7 +286,7 @@ impl<'p> Round<'p> {
         own.all(|queue| !queue.falls_below(&self.shares.held(queue), &attempt.amounts()))
     }
 
-    fn work_lost(&self, attempt: &Attempt) -> u64 {
+    pub(super) fn work_lost(&self, attempt: &Attempt) -> u64 {
         let ran_ms = self.now_ms.saturating_sub(attempt.started_ms.unwrap_or(self.now_ms));
         ran_ms.saturating_mul(u64::from(attempt.gpu_milli.max(1))) / 1_000
     }
@@ -381,7 +397,7 @@ impl<'p> Round<'p> {
         self.shares.admits(self.view, job, &gained.minus(&freed))
     }
 
-    fn carry_out(
+    pub(super) fn carry_out(
         &mut self,
         job: &Arc<Job>,
         choice: u8,
@@ -398,6 +414,11 @@ impl<'p> Round<'p> {
         let size = victims.len() / 4 + slots.iter().map(|slot| slot.devices.len() + 1).sum::<usize>();
         self.emit(Move::Evict { job: Some(job.id), reason, victims, slots, choice }, size);
     }
+}
+
+/// Cards that its share or its whole cards come to.
+fn cards_of(attempt: &Attempt) -> usize {
+    attempt.gpu_milli.div_ceil(rota_protocol::ask::CARD_MILLI) as usize
 }
 
 /// Who has to go and who may stay after all.

@@ -3,6 +3,7 @@
 
 mod check;
 mod choose;
+mod defrag;
 mod evict;
 mod gang;
 pub mod hetero;
@@ -93,7 +94,8 @@ impl Planner {
         let mut round = Round::new(view, config, &mut self.ground, now_ms);
         round.run();
         let (plan, wake_ms) = round.plan();
-        self.quiet = plan.moves.is_empty().then_some((view.index, wake_ms.min(now_ms + QUIET_MS_MAX)));
+        self.quiet =
+            plan.moves.is_empty().then_some((view.index, wake_ms.min(now_ms.saturating_add(QUIET_MS_MAX))));
         debug_assert_eq!(check_plan(view, config, now_ms, &plan), Vec::<String>::new());
         plan
     }

@@ -20,16 +20,23 @@ impl<'p> Round<'p> {
             if broken(self.view, promise, self.now_ms).is_some() {
                 continue;
             }
-            let slots = located(self.view, &promise.slots);
-            self.guards.bind(self.ground, job, promise.at_ms, promise.choice, &slots, promise.evicting);
-            if self.guards.is_lost(self.ground, job.id) {
-                self.guards.unbind(job.id);
-                self.outranked.insert(job.id);
-                continue;
+            if self.bind_standing(job, promise) {
+                self.competing.insert(competes(job));
+                self.promises += 1;
             }
-            self.competing.insert(competes(job));
-            self.promises += 1;
         }
+    }
+
+    /// Binds the round to a promise that was made before; false if it is lost to work of higher standing.
+    pub(super) fn bind_standing(&mut self, job: &Arc<Job>, promise: &Promise) -> bool {
+        let slots = located(self.view, &promise.slots);
+        self.guards.bind(self.ground, job, promise.at_ms, promise.choice, &slots, promise.evicting);
+        if self.guards.is_lost(self.ground, job.id) {
+            self.guards.unbind(job.id);
+            self.outranked.insert(job.id);
+            return false;
+        }
+        true
     }
 
     /// Who has waited long enough and does not fit is promised a start before anybody else's turn: in the round in

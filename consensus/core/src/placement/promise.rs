@@ -150,16 +150,21 @@ impl Guards {
 
     /// What stands in the way of a job's promise will still be there when it falls due.
     pub(super) fn is_lost(&self, ground: &Ground, job: JobId) -> bool {
-        let guard = self.list.iter().find(|guard| guard.job.id == job);
+        let guard = self.bound(job).map(|guard| &self.list[guard]);
         guard.is_some_and(|guard| {
             let overfull = |(at, used): (&usize, &Used)| !super::post::fits_on(ground, *at, used);
             !guard.evicting && guard.later.iter().any(overfull)
         })
     }
 
+    /// The row of a job's promise; those that bind no more have no sites left.
+    fn bound(&self, job: JobId) -> Option<usize> {
+        self.list.iter().rposition(|guard| guard.job.id == job && !guard.later.is_empty())
+    }
+
     /// The promise of a job binds no more.
     pub(super) fn unbind(&mut self, job: JobId) {
-        let Some(guard) = self.list.iter().position(|guard| guard.job.id == job) else {
+        let Some(guard) = self.bound(job) else {
             return;
         };
         // The row stays, so that the others keep their places; without sites it binds nobody.

@@ -235,7 +235,7 @@ impl<'p> Round<'p> {
         match tried {
             Tried::NoRoom | Tried::HeldBack => {
                 // Its own room is being made: others of its kind may still find some.
-                if self.is_waiting_for_victims(job) || self.evict_for(job) {
+                if self.is_waiting_for_victims(job) || self.evict_for(job) || self.move_for(job) {
                     return Tried::Waits;
                 }
                 self.blocked(job);

@@ -470,3 +470,35 @@ fn a_quiet_planner_knows_when_to_look_again() {
     assert_eq!(lab.now_ms, begin_ms);
     assert!(looks <= 3, "{looks} looks");
 }
+
+/// Cards are free for a wide job, but not together: small work moves if that pays, and only then.
+#[test]
+fn small_work_moves_for_a_wide_job_if_it_pays() {
+    for (age_ms, moves) in [(60_000, true), (3_000_000, false)] {
+        let mut lab = Lab::with(&["h1 gpus=4xA100:80GiB", "h2 gpus=4xA100:80GiB"]);
+        let fill: Vec<JobId> = (0..6).map(|_| lab.submit("gpus=1 limit=3600")).collect();
+        settle(&mut lab);
+        start_all(&mut lab);
+        // One on h1 and one on h2 stay: three cards are free on each.
+        let mut kept = BTreeMap::new();
+        for job in &fill {
+            let attempt = lab.state.attempts_of(*job).next().expect("live");
+            kept.entry(attempt.host).or_insert(attempt.token);
+        }
+        assert_eq!(kept.len(), 2);
+        let rest: Vec<Token> =
+            lab.state.attempts().map(|a| a.token).filter(|t| !kept.values().any(|k| k == t)).collect();
+        for token in rest {
+            lab.end(token, exit(0));
+        }
+        lab.now_ms += age_ms;
+        let wide = lab.submit("gpus=4 limit=600");
+        settle(&mut lab);
+        lab.now_ms += 6_000;
+        settle(&mut lab);
+        assert_eq!(obey(&mut lab), usize::from(moves), "after {age_ms} ms");
+        settle(&mut lab);
+        assert_eq!(lab.state_of(wide) == "running", moves);
+        assert_eq!(lab.state.attempts().count(), 2 + usize::from(moves));
+    }
+}
