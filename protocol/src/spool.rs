@@ -3,12 +3,26 @@
 //! `<data>/attempts/`: `<token>.record` (a [`ShimRecord`], then an [`ExitRecord`], each with length and checksum, so
 //! that a torn one is seen), `<token>.stdout`, `<token>.stderr` (raw bytes; made with the first byte). The shim holds a
 //! lock on its record for as long as it lives: the lock proves that the process named there is the one meant.
+//!
+//! `<data>/tasks/<token>/`: a folder that is the task's own while it runs: [`NOTICE_NAME`] and [`GANG_NAME`] are
+//! written there for the task to read, each replaced as a whole, [`REQUEUE_NAME`] is made by the task. All three are
+//! text for programs, lines of `name=value`; nothing of it is believed by anyone but the task, except that the last
+//! one is there.
 
 use crate::ids::{BootId, ClusterId, DeviceUuid, HostId, LeaseEpoch, TaskId, Token};
 use crate::job::{AttemptEnd, EndReason};
+use crate::work::Warning;
 use serde::{Deserialize, Serialize};
 
-/// All that a shim needs to run one attempt. It has no choices left.
+/// Name of the file that says why and by when the task is to end.
+pub const NOTICE_NAME: &str = "notice";
+/// Name of the file by which the task asks to be queued again.
+pub const REQUEUE_NAME: &str = "requeue";
+/// Name of the file that says who the present parts of the task's gang are.
+pub const GANG_NAME: &str = "gang";
+
+/// All that a shim needs to run one attempt. It has no choices left. Agent and shim are of one build, so that fields
+/// may be added here, at the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchOrder {
     /// The cluster.
@@ -39,6 +53,14 @@ pub struct LaunchOrder {
     pub kill_budget_ms: u32,
     /// The file that holds the host's lease deadline.
     pub lease_path: Vec<u8>,
+    /// The task's own folder, `<data>/tasks/<token>`; the shim makes it and clears it.
+    pub own_dir: Vec<u8>,
+    /// A signal before an end that Rota brings about.
+    pub warning: Option<Warning>,
+    /// Exit status by which the task asks to be queued again.
+    pub requeue_status: Option<u8>,
+    /// First content of [`GANG_NAME`]; empty if the task is no part of a gang.
+    pub gang: Vec<u8>,
 }
 
 /// Who keeps an attempt, written before its task starts: whoever finds the record knows that the token was used.

@@ -9,6 +9,7 @@ use rota_protocol::Token;
 use rota_protocol::job::EndReason;
 use rota_protocol::spool::LaunchOrder;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What it is told.
 pub enum Msg {
@@ -16,6 +17,10 @@ pub enum Msg {
     Launch(Box<LaunchOrder>),
     /// End it.
     End(EndReason),
+    /// Tell the task who is in its gang now.
+    Gang(String),
+    /// Tell it again: it had no folder yet.
+    GangAgain,
     /// The log has its end: forget it, and stop.
     Release,
 }
@@ -27,6 +32,8 @@ pub struct Attempt;
 pub struct State {
     node: Arc<Node>,
     token: Token,
+    /// What the task was not told of its gang yet.
+    untold: Option<String>,
 }
 
 impl Actor for Attempt {
@@ -39,7 +46,7 @@ impl Actor for Attempt {
         _: ActorRef<Msg>,
         (node, token): (Arc<Node>, Token),
     ) -> Result<State, ActorProcessingErr> {
-        Ok(State { node, token })
+        Ok(State { node, token, untold: None })
     }
 
     async fn handle(
@@ -63,11 +70,29 @@ impl Actor for Attempt {
                 }
             }
             Msg::End(reason) => state.node.shims.end(state.token, reason).await,
+            Msg::Gang(text) => {
+                state.untold = Some(text);
+                tell_gang(&myself, state).await;
+            }
+            Msg::GangAgain => tell_gang(&myself, state).await,
             Msg::Release => {
                 state.node.shims.release(state.token).await;
                 myself.stop(None);
             }
         }
         Ok(())
+    }
+}
+
+/// The shim makes the folder a moment after its order; until then, and while the disk refuses, it is tried again.
+async fn tell_gang(myself: &ActorRef<Msg>, state: &mut State) {
+    const PAUSE: Duration = Duration::from_millis(200);
+    let Some(text) = state.untold.clone() else { return };
+    match state.node.shims.tell_gang(state.token, text).await {
+        Ok(()) => state.untold = None,
+        Err(error) => {
+            tracing::debug!(token = %state.token, %error, "a task cannot be told of its gang");
+            myself.send_after(PAUSE, || Msg::GangAgain);
+        }
     }
 }

@@ -6,14 +6,17 @@
 use super::attempt;
 use crate::io::clock;
 use crate::logic::cards::{Cards, Gate};
-use crate::logic::env::{TaskEnv, task_env};
+use crate::logic::env::{Share, TaskEnv, task_env};
+use crate::logic::gang;
 use crate::logic::outbox::Outbox;
 use crate::logic::reconcile::{Action, Desired, Local, LocalState, reconcile};
 use crate::node::Node;
 use crate::shim::ShimNote;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use rota_core::Attempt;
+use rota_protocol::ask::CARD_MILLI;
 use rota_protocol::command::{Command, Proposal};
-use rota_protocol::ids::{RequestId, Token};
+use rota_protocol::ids::{HostId, RequestId, Token};
 use rota_protocol::job::{Actor as Author, AttemptEnd};
 use rota_protocol::report::AttemptReport;
 use rota_protocol::spool::{ExitRecord, LaunchOrder};
@@ -52,6 +55,8 @@ pub struct State {
     cards: Cards,
     actors: BTreeMap<Token, ActorRef<attempt::Msg>>,
     outbox: Outbox,
+    /// What parts of elastic gangs were told of their gangs.
+    rosters: BTreeMap<Token, String>,
 }
 
 impl Actor for Reconciler {
@@ -64,7 +69,8 @@ impl Actor for Reconciler {
         myself.send_interval(TICK, || Msg::Tick);
         myself.cast(Msg::Wake)?;
         let cards = Cards::default();
-        Ok(State { node, local, cards, actors: BTreeMap::new(), outbox: Outbox::new() })
+        let (actors, rosters) = (BTreeMap::new(), BTreeMap::new());
+        Ok(State { node, local, cards, actors, outbox: Outbox::new(), rosters })
     }
 
     async fn handle(
@@ -143,7 +149,7 @@ fn took_note(state: &mut State, note: ShimNote) {
 
 fn ended(state: &mut State, record: ExitRecord) {
     let local =
-        state.local.entry(record.token).or_insert(Local { state: LocalState::Launching, end_asked: false });
+        state.local.entry(record.token).or_insert(Local { state: LocalState::Launching, end_asked: None });
     if matches!(local.state, LocalState::Ended(_)) {
         return;
     }
@@ -170,7 +176,7 @@ fn end_word(end: &AttemptEnd) -> &'static str {
 
 async fn compare(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorProcessingErr> {
     let node = Arc::clone(&state.node);
-    let (applied, desired) = node.consensus.read(|replica| {
+    let (applied, desired, rosters) = node.consensus.read(|replica| {
         // Adopted attempts: which devices are they on?
         for (token, local) in &state.local {
             if !matches!(local.state, LocalState::Ended(_)) && !state.cards.knows(*token) {
@@ -186,7 +192,7 @@ async fn compare(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorP
                 end_reason: attempt.end_reason,
             })
             .collect();
-        (replica.applied_index(), desired)
+        (replica.applied_index(), desired, elastic_rosters(replica, node.host))
     });
     let actions = {
         let lease = node.lease.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,6 +201,32 @@ async fn compare(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorP
     };
     for action in actions {
         carry_out(myself, state, action).await?;
+    }
+    tell_gangs(myself, state, rosters).await
+}
+
+/// The present lists of the elastic gangs that have parts here.
+fn elastic_rosters(replica: &rota_core::State, host: HostId) -> Vec<(Token, String)> {
+    let parts = replica.attempts_on(host).filter(|attempt| attempt.in_gang);
+    let elastic = parts.filter(|part| {
+        let spec = replica.job(part.task.job).and_then(|job| job.spec.gang);
+        spec.is_some_and(|gang| gang.is_elastic())
+    });
+    elastic.filter_map(|part| Some((part.token, gang::roster(replica, part.task.job)?))).collect()
+}
+
+/// Tells the parts that are here what changed in their gangs.
+async fn tell_gangs(
+    myself: &ActorRef<Msg>,
+    state: &mut State,
+    rosters: Vec<(Token, String)>,
+) -> Result<(), ActorProcessingErr> {
+    for (token, text) in rosters {
+        let live = state.local.get(&token).is_some_and(|l| !matches!(l.state, LocalState::Ended(_)));
+        if live && state.rosters.get(&token) != Some(&text) {
+            actor(myself, state, token).await?.cast(attempt::Msg::Gang(text.clone()))?;
+            state.rosters.insert(token, text);
+        }
     }
     Ok(())
 }
@@ -217,12 +249,12 @@ async fn carry_out(
                     return Ok(());
                 }
             }
-            state.local.insert(token, Local { state: LocalState::Launching, end_asked: false });
+            state.local.insert(token, Local { state: LocalState::Launching, end_asked: None });
             actor(myself, state, token).await?.cast(attempt::Msg::Launch(Box::new(order)))?;
         }
         Action::End(token, reason) => {
             if let Some(local) = state.local.get_mut(&token) {
-                local.end_asked = true;
+                local.end_asked = Some(reason);
             }
             actor(myself, state, token).await?.cast(attempt::Msg::End(reason))?;
         }
@@ -233,11 +265,12 @@ async fn carry_out(
             state
                 .local
                 .entry(record.token)
-                .or_insert(Local { state: LocalState::Ended(record), end_asked: true });
+                .or_insert(Local { state: LocalState::Ended(record), end_asked: None });
         }
         Action::Release(token) => {
             state.local.remove(&token);
             state.cards.left(token);
+            state.rosters.remove(&token);
             state.outbox.forget(token);
             actor(myself, state, token).await?.cast(attempt::Msg::Release)?;
             state.actors.remove(&token);
@@ -270,18 +303,15 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
         let own = lease.as_ref()?;
         (own.epoch, own.file.path().as_os_str().as_encoded_bytes().to_vec())
     };
+    let own_dir = node.shims.own_dir(token).into_os_string().into_encoded_bytes();
     node.consensus.read(|replica| {
         // Never an attempt of an older epoch under the lease of a newer one.
         let attempt = replica.attempt(token).filter(|attempt| attempt.epoch == epoch)?;
         let spec = &replica.job(attempt.task.job)?.spec;
-        let task = TaskEnv {
-            cluster: node.cluster,
-            host: node.host,
-            token,
-            task: attempt.task,
-            devices: &attempt.devices,
-        };
+        let meeting = gang::meeting(replica, token);
+        let env = task_env(&spec.env, task_of(node, attempt, &own_dir, meeting.as_ref()));
         let kill_budget_ms = u32::try_from(params.kill_budget_ms).unwrap_or(u32::MAX);
+        let roster = gang::roster(replica, attempt.task.job).filter(|_| meeting.is_some());
         Some(LaunchOrder {
             cluster: node.cluster,
             host: node.host,
@@ -289,7 +319,7 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
             token,
             task: attempt.task,
             argv: spec.argv.clone(),
-            env: task_env(&spec.env, task),
+            env,
             workdir: spec.workdir.clone(),
             uid_gid: spec.uid_gid,
             devices: attempt.devices.clone(),
@@ -297,8 +327,34 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
             grace_ms: spec.grace_ms.unwrap_or(kill_budget_ms),
             kill_budget_ms,
             lease_path,
+            own_dir,
+            warning: spec.warning,
+            requeue_status: spec.requeue_status,
+            gang: roster.unwrap_or_default().into_bytes(),
         })
     })
+}
+
+fn task_of<'a>(
+    node: &Node,
+    attempt: &'a Attempt,
+    own_dir: &'a [u8],
+    gang: Option<&'a gang::Meeting>,
+) -> TaskEnv<'a> {
+    let is_share = (1..CARD_MILLI).contains(&attempt.card_milli);
+    TaskEnv {
+        cluster: node.cluster,
+        host: node.host,
+        token: attempt.token,
+        task: attempt.task,
+        devices: &attempt.devices,
+        choice: attempt.choice,
+        gpu_milli: attempt.gpu_milli,
+        vram_mib: attempt.vram_mib,
+        share: is_share.then_some(Share { milli: attempt.card_milli, vram_mib: attempt.card_vram_mib }),
+        own_dir,
+        gang,
+    }
 }
 
 fn tell_log(myself: &ActorRef<Msg>, node: &Arc<Node>, reports: Vec<AttemptReport>) {

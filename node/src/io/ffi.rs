@@ -380,6 +380,25 @@ pub fn queue_call(pidfd: BorrowedFd<'_>, value: i32) -> io::Result<()> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Sends any signal, real-time ones included, to exactly the process behind a pidfd.
+///
+/// # Errors
+/// `ESRCH` when it is gone, `EINVAL` for a number that is no signal, `EPERM`.
+pub fn signal(pidfd: BorrowedFd<'_>, number: u8) -> io::Result<()> {
+    let no_info = ptr::null::<libc::siginfo_t>();
+    // SAFETY: without information the kernel fills in its own, as for kill; nothing else is pointed to.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            fd_arg(pidfd),
+            c_long::from(number),
+            no_info,
+            0 as c_long,
+        )
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 fn fd_arg(fd: BorrowedFd<'_>) -> c_long {
     c_long::from(fd.as_raw_fd())
 }

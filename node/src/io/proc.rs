@@ -72,6 +72,21 @@ fn parse_stat(text: &[u8]) -> Option<ProcStat> {
     })
 }
 
+/// The process does something with this signal: it catches it, or holds it back to fetch it. Sent to any other, the
+/// signal does what the kernel does by default. False when the process is gone.
+#[must_use]
+pub fn awaits(pid: i32, signal: u8) -> bool {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let Some(bit) = signal.checked_sub(1).and_then(|at| 1_u64.checked_shl(u32::from(at))) else {
+        return false;
+    };
+    let masks = text.lines().filter_map(|line| {
+        let mask = line.strip_prefix("SigCgt:").or_else(|| line.strip_prefix("SigBlk:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    });
+    masks.fold(0, std::ops::BitOr::bitor) & bit != 0
+}
+
 /// Every process id of this pid namespace.
 ///
 /// # Errors
@@ -173,6 +188,24 @@ mod tests {
         assert_eq!(stat.start_ticks, 4242);
         assert_eq!(parse_stat(b"12 (x"), None);
         assert_eq!(parse_stat(b""), None);
+    }
+
+    #[test]
+    fn tells_who_awaits_a_signal() {
+        const USR1: u8 = 10;
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "trap : USR1; echo; read -r _"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = [0];
+        child.stdout.take().unwrap().read_exact(&mut line).unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        assert!(awaits(pid, USR1) && !awaits(pid, 12) && !awaits(pid, 0) && !awaits(pid, 65));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!awaits(pid, USR1));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The environment of a task: the user's variables, and Rota's own, which nobody overrides.
 
+use super::gang::Meeting;
+use rota_protocol::spool::{GANG_NAME, NOTICE_NAME, REQUEUE_NAME};
 use rota_protocol::{ClusterId, DeviceUuid, HostId, TaskId, Token};
 
 /// Carries the attempt's fencing token; also how a process of an attempt is recognised.
@@ -7,7 +9,16 @@ pub const TOKEN_VAR: &str = "ROTA_TOKEN";
 /// Carries the cluster's id; with the token it is unique on a machine that runs several peers.
 pub const CLUSTER_VAR: &str = "ROTA_CLUSTER";
 
-/// Who runs where, with which devices.
+/// A share of one card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Of its cores, in thousandths.
+    pub milli: u32,
+    /// Of its memory, in MiB.
+    pub vram_mib: u64,
+}
+
+/// Who runs where, with what.
 #[derive(Debug, Clone, Copy)]
 pub struct TaskEnv<'a> {
     /// The cluster.
@@ -20,17 +31,30 @@ pub struct TaskEnv<'a> {
     pub task: TaskId,
     /// Granted devices.
     pub devices: &'a [DeviceUuid],
+    /// Which of the job's asks it was granted for.
+    pub choice: u8,
+    /// GPUs granted, in thousandths of a card.
+    pub gpu_milli: u32,
+    /// GPU memory granted on all cards together, in MiB.
+    pub vram_mib: u64,
+    /// Set when it has a share of one card instead of whole ones.
+    pub share: Option<Share>,
+    /// The task's own folder.
+    pub own_dir: &'a [u8],
+    /// Its gang.
+    pub gang: Option<&'a Meeting>,
 }
 
 /// The whole environment: `user` byte for byte and in its order, without the names that Rota sets, then those.
 ///
-/// Devices are named by UUID, and the lists are always set: no ask means no GPU, not all of them.
+/// Devices are named by UUID, and the lists are always set: no ask means no GPU, not all of them. A share of a card is
+/// told to the driver's sharing service, which keeps it (without the service the figures are only advice).
 #[must_use]
 pub fn task_env(user: &[(Vec<u8>, Vec<u8>)], task: TaskEnv<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
     let uuids: Vec<&str> = task.devices.iter().map(|d| d.0.as_str()).collect();
     let uuids = uuids.join(",");
     let nvidia = if uuids.is_empty() { "void".to_owned() } else { uuids.clone() };
-    let own = [
+    let mut own: Vec<(&str, Vec<u8>)> = [
         ("CUDA_VISIBLE_DEVICES", uuids),
         ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
         ("NVIDIA_VISIBLE_DEVICES", nvidia),
@@ -40,13 +64,39 @@ pub fn task_env(user: &[(Vec<u8>, Vec<u8>)], task: TaskEnv<'_>) -> Vec<(Vec<u8>,
         (CLUSTER_VAR, task.cluster.to_string()),
         ("ROTA_HOST", task.host.to_string()),
         ("ROTA_GPUS", task.devices.len().to_string()),
-    ];
+        ("ROTA_GPU_MILLI", task.gpu_milli.to_string()),
+        ("ROTA_VRAM_MIB", task.vram_mib.to_string()),
+        ("ROTA_ALTERNATIVE", task.choice.to_string()),
+    ]
+    .into_iter()
+    .chain(share_env(task))
+    .chain(task.gang.into_iter().flat_map(Meeting::env))
+    .map(|(name, value)| (name, value.into_bytes()))
+    .collect();
+    let file = |name: &str| [task.own_dir, b"/", name.as_bytes()].concat();
+    own.push(("ROTA_NOTICE_FILE", file(NOTICE_NAME)));
+    own.push(("ROTA_REQUEUE_FILE", file(REQUEUE_NAME)));
+    if task.gang.is_some() {
+        own.push(("ROTA_GANG_FILE", file(GANG_NAME)));
+    }
     let mut env: Vec<(Vec<u8>, Vec<u8>)> = user
         .iter()
         .filter(|(name, _)| !own.iter().any(|(ours, _)| ours.as_bytes() == name.as_slice()))
         .cloned()
         .collect();
-    env.extend(own.into_iter().map(|(name, value)| (name.as_bytes().to_vec(), value.into_bytes())));
+    env.extend(own.into_iter().map(|(name, value)| (name.as_bytes().to_vec(), value)));
+    env
+}
+
+/// What keeps a task within its share of a card. The only visible card is number 0, whatever it is to the host.
+fn share_env(task: TaskEnv<'_>) -> Vec<(&'static str, String)> {
+    let Some(share) = task.share else { return Vec::new() };
+    let percent = (share.milli / 10).max(1);
+    let mut env = vec![("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent.to_string())];
+    // A card of unknown memory: better no bound than none at all to use.
+    if share.vram_mib > 0 {
+        env.push(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", format!("0={}M", share.vram_mib)));
+    }
     env
 }
 
@@ -59,22 +109,40 @@ pub fn markers(cluster: ClusterId, token: Token) -> [Vec<u8>; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::logic::gang::Seat;
     use rota_protocol::JobId;
 
-    fn env(user: &[(&str, &str)], devices: &[&str]) -> Vec<(String, String)> {
-        let user: Vec<_> = user.iter().map(|(n, v)| (n.as_bytes().to_vec(), v.as_bytes().to_vec())).collect();
-        let devices: Vec<_> = devices.iter().map(|d| DeviceUuid((*d).to_owned())).collect();
-        let task = TaskEnv {
+    fn plain(devices: &[DeviceUuid]) -> TaskEnv<'_> {
+        TaskEnv {
             cluster: ClusterId(0xab),
             host: HostId(2),
             token: Token(77),
             task: TaskId { job: JobId(5), index: 3 },
-            devices: &devices,
-        };
+            devices,
+            choice: 1,
+            gpu_milli: 0,
+            vram_mib: 0,
+            share: None,
+            own_dir: b"/data/tasks/77",
+            gang: None,
+        }
+    }
+
+    fn text(user: &[(&str, &str)], task: TaskEnv<'_>) -> Vec<(String, String)> {
+        let user: Vec<_> = user.iter().map(|(n, v)| (n.as_bytes().to_vec(), v.as_bytes().to_vec())).collect();
         task_env(&user, task)
             .into_iter()
             .map(|(n, v)| (String::from_utf8(n).unwrap(), String::from_utf8(v).unwrap()))
             .collect()
+    }
+
+    fn env(user: &[(&str, &str)], devices: &[&str]) -> Vec<(String, String)> {
+        let devices: Vec<_> = devices.iter().map(|d| DeviceUuid((*d).to_owned())).collect();
+        text(user, plain(&devices))
+    }
+
+    fn all(env: &[(String, String)], name: &str) -> Vec<String> {
+        env.iter().filter(|(n, _)| n == name).map(|(_, v)| v.clone()).collect()
     }
 
     #[test]
@@ -84,19 +152,59 @@ mod tests {
         assert!(env.contains(&("CUDA_VISIBLE_DEVICES".into(), String::new())));
         assert!(env.contains(&("NVIDIA_VISIBLE_DEVICES".into(), "void".into())));
         assert!(env.contains(&("ROTA_GPUS".into(), "0".into())));
+        assert!(!env.iter().any(|(name, _)| name.starts_with("CUDA_MPS") || name.contains("GANG")));
     }
 
     #[test]
     fn a_user_cannot_name_other_devices_or_another_token() {
-        let env =
-            env(&[("CUDA_VISIBLE_DEVICES", "0,1"), ("ROTA_TOKEN", "1"), ("A", "")], &["GPU-a", "GPU-b"]);
-        let all =
-            |name: &str| env.iter().filter(|(n, _)| n == name).map(|(_, v)| v.clone()).collect::<Vec<_>>();
-        assert_eq!(all("CUDA_VISIBLE_DEVICES"), ["GPU-a,GPU-b"]);
-        assert_eq!(all("NVIDIA_VISIBLE_DEVICES"), ["GPU-a,GPU-b"]);
-        assert_eq!(all("ROTA_TOKEN"), ["77"]);
-        assert_eq!(all("A"), [""]);
-        assert_eq!(all("ROTA_JOB_ID"), ["5"]);
-        assert_eq!(all("ROTA_TASK_INDEX"), ["3"]);
+        let user =
+            [("CUDA_VISIBLE_DEVICES", "0,1"), ("ROTA_TOKEN", "1"), ("A", ""), ("ROTA_NOTICE_FILE", "x")];
+        let env = env(&user, &["GPU-a", "GPU-b"]);
+        assert_eq!(all(&env, "CUDA_VISIBLE_DEVICES"), ["GPU-a,GPU-b"]);
+        assert_eq!(all(&env, "NVIDIA_VISIBLE_DEVICES"), ["GPU-a,GPU-b"]);
+        assert_eq!(all(&env, "ROTA_TOKEN"), ["77"]);
+        assert_eq!(all(&env, "A"), [""]);
+        assert_eq!(all(&env, "ROTA_JOB_ID"), ["5"]);
+        assert_eq!(all(&env, "ROTA_TASK_INDEX"), ["3"]);
+        assert_eq!(all(&env, "ROTA_ALTERNATIVE"), ["1"]);
+        assert_eq!(all(&env, "ROTA_NOTICE_FILE"), ["/data/tasks/77/notice"]);
+        assert_eq!(all(&env, "ROTA_REQUEUE_FILE"), ["/data/tasks/77/requeue"]);
+    }
+
+    #[test]
+    fn a_share_is_told_to_the_driver_and_a_whole_card_is_not() {
+        let card = [DeviceUuid("GPU-a".into())];
+        let share = |milli, vram_mib| {
+            let share = Some(Share { milli, vram_mib });
+            text(&[], TaskEnv { gpu_milli: milli, vram_mib, share, ..plain(&card) })
+        };
+        let half = share(500, 40_960);
+        assert_eq!(all(&half, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), ["50"]);
+        assert_eq!(all(&half, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), ["0=40960M"]);
+        assert_eq!((all(&half, "ROTA_GPU_MILLI"), all(&half, "ROTA_VRAM_MIB")), (vec!["500".into()], vec![
+            "40960".into()
+        ]));
+        let least = share(5, 0);
+        assert_eq!(all(&least, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), ["1"], "zero would mean no bound");
+        assert!(all(&least, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").is_empty());
+        let whole = text(&[], TaskEnv { gpu_milli: 1_000, vram_mib: 81_920, ..plain(&card) });
+        assert!(!whole.iter().any(|(name, _)| name.starts_with("CUDA_MPS")));
+        assert_eq!(all(&whole, "ROTA_GPU_MILLI"), ["1000"]);
+    }
+
+    #[test]
+    fn a_gang_overrides_what_a_user_says_of_ranks() {
+        let seat = |index, host| Seat {
+            index,
+            token: Token(u64::from(index)),
+            host: HostId(host),
+            name: format!("h{host}"),
+            addr: format!("10.0.0.{host}"),
+        };
+        let meeting = Meeting { seats: vec![seat(0, 1), seat(1, 2)], rank: 1, port: Some(24_000) };
+        let env = text(&[("RANK", "0"), ("MASTER_ADDR", "x")], TaskEnv { gang: Some(&meeting), ..plain(&[]) });
+        assert_eq!(all(&env, "RANK"), ["1"]);
+        assert_eq!(all(&env, "MASTER_ADDR"), ["10.0.0.1"]);
+        assert_eq!(all(&env, "ROTA_GANG_FILE"), ["/data/tasks/77/gang"]);
     }
 }

@@ -1,22 +1,35 @@
-//! One attempt's life as its shim decides it: when to warn, when to kill, and how the end is named. The shim supplies
-//! the clock, the lease file and the processes; the simulator supplies models of them.
+//! One attempt's life as its shim decides it: when to warn, when to end, when to kill, and how the end is named. The
+//! shim supplies the clock, the lease file and the processes; the simulator supplies models of them.
 //!
-//! Rules. The task is warned (TERM) when asked to end, at its time limit, or when the lease comes within the kill
-//! budget of its deadline; it is killed after its grace, or after half the kill budget when the lease is the reason.
+//! Rules. The task is asked to end (TERM) on request, at its time limit, or when the lease comes within the kill budget
+//! of its deadline; it is killed after its grace, or after half the kill budget when the lease is the reason.
+//!
+//! A task that has ordered a warning gets it first. Before the time limit it comes the ordered time earlier, at once if
+//! less is left at the start. When the task is put out (evicted, or its host shuts down) it comes at once, TERM follows
+//! after the ordered time or the grace, whichever is shorter, and KILL after the grace: a warning delays nobody who
+//! waits for the devices. A cancel, a broken gang and a lease that runs out leave no time for it: TERM at once.
+//!
 //! When the first process has ended by itself, whatever it left behind is killed at once: an attempt is over when its
-//! first process is, and its devices are free only when every process is gone. What caused the end first names it.
+//! first process is, and its devices are free only when every process is gone. What caused the end first names it,
+//! but a task that asks to be queued again, by its status or by the file, is not called failed or out of time.
 
 use rota_protocol::job::{AttemptEnd, EndReason};
+use rota_protocol::work::Warning;
+use std::fmt;
 
 /// The figures of one attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LifeParams {
     /// Longest run, in ms.
     pub time_limit_ms: Option<u64>,
-    /// Time between TERM and KILL, in ms.
+    /// Time between the request to end and KILL, in ms.
     pub grace_ms: u64,
     /// The part of the lease that killing may take, in ms.
     pub kill_budget_ms: u64,
+    /// A signal before an end that Rota brings about.
+    pub warning: Option<Warning>,
+    /// Exit status by which the task asks to be queued again.
+    pub requeue_status: Option<u8>,
 }
 
 /// What is to be done to the processes now.
@@ -24,16 +37,71 @@ pub struct LifeParams {
 pub enum Do {
     /// Nothing.
     Nothing,
-    /// Ask every process to end.
+    /// Write the notice, then warn them with the ordered signal.
+    Warn,
+    /// Write the notice, then ask every process to end.
     Term,
     /// Kill every process, and again until none is left.
     Kill,
 }
 
+/// Why a task is to end, as it reads it in its notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// By the log's wish.
+    Asked(EndReason),
+    /// Its time limit.
+    TimeLimit,
+    /// The host has lost contact with the cluster.
+    Lease,
+    /// The host shuts down.
+    Shutdown,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asked(reason) => reason.fmt(f),
+            Self::TimeLimit => f.write_str("time_limit"),
+            Self::Lease => f.write_str("fenced"),
+            Self::Shutdown => f.write_str("shutdown"),
+        }
+    }
+}
+
+/// What a task is told of its end. Times on the caller's clock, in ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Notice {
+    /// Why.
+    pub cause: Cause,
+    /// TERM comes then.
+    pub term_ms: u64,
+    /// KILL comes then.
+    pub kill_ms: u64,
+}
+
+impl Notice {
+    /// The file's text: lines of `name=value`, times in ms since the Unix epoch. `wall_ms` and `now_ms` are the same
+    /// moment on both clocks.
+    #[must_use]
+    pub fn text(&self, now_ms: u64, wall_ms: u64) -> String {
+        let wall = |at_ms: u64| wall_ms.saturating_add(at_ms.saturating_sub(now_ms));
+        let (term_ms, deadline_ms) = (wall(self.term_ms), wall(self.kill_ms));
+        format!("reason={}\ndeadline_ms={deadline_ms}\nterm_ms={term_ms}\n", self.cause)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Running,
-    Warned { kill_at_ms: u64 },
+    /// Put out and warned; TERM is still to come.
+    Warned {
+        term_at_ms: u64,
+        kill_at_ms: u64,
+    },
+    Termed {
+        kill_at_ms: u64,
+    },
     Killing,
 }
 
@@ -43,7 +111,8 @@ pub struct Life {
     params: LifeParams,
     started_ms: u64,
     phase: Phase,
-    cause: Option<AttemptEnd>,
+    end: Option<AttemptEnd>,
+    notice: Option<Notice>,
     lease_check_ms: u64,
     fenced: bool,
 }
@@ -62,7 +131,8 @@ impl Life {
             params,
             started_ms: now_ms,
             phase: Phase::Running,
-            cause: None,
+            end: None,
+            notice: None,
             lease_check_ms: deadline_ms.saturating_sub(params.kill_budget_ms),
             fenced: false,
         }
@@ -70,18 +140,30 @@ impl Life {
 
     /// It is asked to end. Asking again changes nothing.
     pub fn end(&mut self, reason: EndReason, now_ms: u64) -> Do {
-        self.warn(reason.end(), now_ms, self.params.grace_ms)
+        let cause = Cause::Asked(reason);
+        if reason.is_eviction() {
+            self.put_out(cause, reason.end(), now_ms)
+        } else {
+            self.term(cause, reason.end(), now_ms, self.params.grace_ms)
+        }
     }
 
     /// The host's service manager wants the shim gone: the host's doing, so the task will run again.
     pub fn host_stops(&mut self, now_ms: u64) -> Do {
         let reason = "the host ended it while shutting down".to_owned();
-        self.warn(AttemptEnd::Vanished { reason }, now_ms, self.params.grace_ms)
+        self.put_out(Cause::Shutdown, AttemptEnd::Vanished { reason }, now_ms)
     }
 
-    /// The first process has ended by itself or on demand. `left` says whether others are still there.
-    pub fn main_ended(&mut self, how: AttemptEnd, left: bool) -> Do {
-        self.cause.get_or_insert(how);
+    /// The first process has ended by itself or on demand. `left` says whether others are still there, `again`
+    /// whether the file by which the task asks to be queued again is there.
+    pub fn main_ended(&mut self, how: AttemptEnd, left: bool, again: bool) -> Do {
+        let by_status = |code: &u8| self.params.requeue_status == Some(*code);
+        let again = again || matches!(&how, AttemptEnd::Exited { code } if by_status(code));
+        let own = self.end.as_ref().is_none_or(|end| *end == AttemptEnd::TimeLimit);
+        if again && own && how.is_users() {
+            self.end = Some(AttemptEnd::Requeued { code: how.shell_status() });
+        }
+        self.end.get_or_insert(how);
         if !left || self.phase == Phase::Killing {
             return Do::Nothing;
         }
@@ -103,13 +185,18 @@ impl Life {
             }
         }
         match self.phase {
-            Phase::Warned { kill_at_ms } if now_ms >= kill_at_ms => {
+            Phase::Warned { kill_at_ms, .. } | Phase::Termed { kill_at_ms } if now_ms >= kill_at_ms => {
                 self.phase = Phase::Killing;
                 Do::Kill
             }
-            Phase::Running if self.limit_ms().is_some_and(|at| now_ms >= at) => {
-                self.warn(AttemptEnd::TimeLimit, now_ms, self.params.grace_ms)
+            Phase::Warned { term_at_ms, kill_at_ms } if now_ms >= term_at_ms => {
+                self.phase = Phase::Termed { kill_at_ms };
+                Do::Term
             }
+            Phase::Running if self.limit_ms().is_some_and(|at| now_ms >= at) => {
+                self.term(Cause::TimeLimit, AttemptEnd::TimeLimit, now_ms, self.params.grace_ms)
+            }
+            Phase::Running if self.warn_ms().is_some_and(|at| now_ms >= at) => self.warn_of_limit(),
             _ => Do::Nothing,
         }
     }
@@ -119,11 +206,18 @@ impl Life {
     pub fn next_ms(&self) -> Option<u64> {
         let lease = (!self.fenced).then_some(self.lease_check_ms);
         let phase = match self.phase {
-            Phase::Running => self.limit_ms(),
-            Phase::Warned { kill_at_ms } => Some(kill_at_ms),
+            Phase::Running => self.warn_ms().or(self.limit_ms()),
+            Phase::Warned { term_at_ms, kill_at_ms } => Some(term_at_ms.min(kill_at_ms)),
+            Phase::Termed { kill_at_ms } => Some(kill_at_ms),
             Phase::Killing => return None,
         };
         [lease, phase].into_iter().flatten().min()
+    }
+
+    /// What the task is to know of its end, once it is to end.
+    #[must_use]
+    pub fn notice(&self) -> Option<Notice> {
+        self.notice
     }
 
     /// Every process is to be killed until none is left.
@@ -135,7 +229,7 @@ impl Life {
     /// The last process is gone: how the attempt ended.
     #[must_use]
     pub fn ended(self) -> AttemptEnd {
-        self.cause.unwrap_or_else(|| AttemptEnd::Vanished {
+        self.end.unwrap_or_else(|| AttemptEnd::Vanished {
             reason: "its processes are gone without a status".to_owned(),
         })
     }
@@ -150,16 +244,51 @@ impl Life {
         self.params.time_limit_ms.map(|ms| self.started_ms.saturating_add(ms))
     }
 
-    fn warn(&mut self, cause: AttemptEnd, now_ms: u64, grace_ms: u64) -> Do {
+    /// When to warn of the time limit; none once it is done.
+    fn warn_ms(&self) -> Option<u64> {
+        let warning = self.params.warning.filter(|_| self.notice.is_none())?;
+        Some(self.limit_ms()?.saturating_sub(u64::from(warning.before_ms)).max(self.started_ms))
+    }
+
+    fn warn_of_limit(&mut self) -> Do {
+        let term_ms = self.limit_ms().unwrap_or(u64::MAX);
+        let kill_ms = term_ms.saturating_add(self.params.grace_ms);
+        self.notice = Some(Notice { cause: Cause::TimeLimit, term_ms, kill_ms });
+        Do::Warn
+    }
+
+    /// To end for somebody else's sake: warned first, if that was ordered.
+    fn put_out(&mut self, cause: Cause, end: AttemptEnd, now_ms: u64) -> Do {
+        let grace_ms = self.params.grace_ms;
+        let Some(warning) = self.params.warning.filter(|_| grace_ms > 0) else {
+            return self.term(cause, end, now_ms, grace_ms);
+        };
         if self.phase != Phase::Running {
             return Do::Nothing;
         }
-        self.cause.get_or_insert(cause);
-        self.phase = Phase::Warned { kill_at_ms: now_ms.saturating_add(grace_ms) };
-        if grace_ms == 0 {
+        self.end.get_or_insert(end);
+        let kill_at_ms = now_ms.saturating_add(grace_ms);
+        let term_at_ms = now_ms.saturating_add(u64::from(warning.before_ms)).min(kill_at_ms);
+        self.notice = Some(Notice { cause, term_ms: term_at_ms, kill_ms: kill_at_ms });
+        self.phase = Phase::Warned { term_at_ms, kill_at_ms };
+        Do::Warn
+    }
+
+    fn term(&mut self, cause: Cause, end: AttemptEnd, now_ms: u64, grace_ms: u64) -> Do {
+        // Whoever was only warned until now hears what is more urgent.
+        let asked_ms = match self.phase {
+            Phase::Running => u64::MAX,
+            Phase::Warned { kill_at_ms, .. } => kill_at_ms,
+            Phase::Termed { .. } | Phase::Killing => return Do::Nothing,
+        };
+        self.end.get_or_insert(end);
+        let kill_at_ms = now_ms.saturating_add(grace_ms).min(asked_ms);
+        self.notice = Some(Notice { cause, term_ms: now_ms, kill_ms: kill_at_ms });
+        if kill_at_ms <= now_ms {
             self.phase = Phase::Killing;
             return Do::Kill;
         }
+        self.phase = Phase::Termed { kill_at_ms };
         Do::Term
     }
 
@@ -170,87 +299,21 @@ impl Life {
         match self.phase {
             Phase::Killing => Do::Nothing,
             _ if now_ms >= kill_at_ms => {
-                self.cause.get_or_insert(AttemptEnd::Fenced);
+                self.end.get_or_insert(AttemptEnd::Fenced);
                 self.phase = Phase::Killing;
                 Do::Kill
             }
-            Phase::Warned { kill_at_ms: asked } => {
-                self.phase = Phase::Warned { kill_at_ms: asked.min(kill_at_ms) };
+            Phase::Termed { kill_at_ms: asked } => {
+                self.phase = Phase::Termed { kill_at_ms: asked.min(kill_at_ms) };
                 Do::Nothing
             }
-            Phase::Running => self.warn(AttemptEnd::Fenced, now_ms, kill_at_ms - now_ms),
+            Phase::Running | Phase::Warned { .. } => {
+                self.term(Cause::Lease, AttemptEnd::Fenced, now_ms, kill_at_ms - now_ms)
+            }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PARAMS: LifeParams =
-        LifeParams { time_limit_ms: Some(10_000), grace_ms: 1_000, kill_budget_ms: 600 };
-
-    fn life() -> Life {
-        Life::new(PARAMS, 0, 5_000)
-    }
-
-    #[test]
-    fn an_extended_lease_is_slept_on() {
-        let mut life = life();
-        assert_eq!(life.next_ms(), Some(4_400));
-        assert_eq!(life.on_time(4_400, || 8_000), Do::Nothing);
-        assert_eq!(life.next_ms(), Some(7_400));
-    }
-
-    #[test]
-    fn a_lease_that_runs_out_warns_then_kills_half_a_budget_before_the_deadline() {
-        let mut life = life();
-        assert_eq!(life.on_time(4_400, || 5_000), Do::Term);
-        assert_eq!(life.next_ms(), Some(4_700));
-        assert_eq!(life.on_time(4_700, || 9_000), Do::Kill, "an extension that comes now is too late");
-        assert_eq!(life.ended(), AttemptEnd::Fenced);
-    }
-
-    #[test]
-    fn a_shim_that_wakes_past_the_deadline_kills_at_once() {
-        let mut life = life();
-        assert_eq!(life.on_time(60_000, || 5_000), Do::Kill);
-        assert_eq!(life.ended(), AttemptEnd::Fenced);
-    }
-
-    #[test]
-    fn a_lease_shortens_the_grace_of_an_end_and_keeps_its_name() {
-        let mut life = Life::new(LifeParams { grace_ms: 60_000, ..PARAMS }, 0, 5_000);
-        assert_eq!(life.end(EndReason::Preempt, 4_000), Do::Term);
-        assert_eq!(life.end(EndReason::Cancel, 4_001), Do::Nothing, "the first cause stays");
-        assert_eq!(life.on_time(4_400, || 5_000), Do::Nothing);
-        assert_eq!(life.next_ms(), Some(4_700));
-        assert_eq!(life.on_time(4_700, || 5_000), Do::Kill);
-        assert_eq!(life.ended(), AttemptEnd::Preempted);
-    }
-
-    #[test]
-    fn leftovers_of_a_first_process_are_killed_and_its_code_stays() {
-        let mut life = life();
-        assert_eq!(life.main_ended(AttemptEnd::Exited { code: 0 }, true), Do::Kill);
-        assert_eq!(life.end(EndReason::Cancel, 1), Do::Nothing);
-        assert_eq!(life.ended(), AttemptEnd::Exited { code: 0 });
-    }
-
-    #[test]
-    fn the_time_limit_warns_and_kills_after_the_grace() {
-        let mut life = Life::new(PARAMS, 0, 1_000_000);
-        assert_eq!(life.on_time(9_999, || 0), Do::Nothing);
-        assert_eq!(life.on_time(10_000, || 1_000_000), Do::Term);
-        assert_eq!(life.on_time(11_000, || 1_000_000), Do::Kill);
-        life.main_ended(AttemptEnd::Signalled { signal: 9 }, false);
-        assert_eq!(life.ended(), AttemptEnd::TimeLimit);
-    }
-
-    #[test]
-    fn no_start_inside_the_kill_budget() {
-        assert!(Life::may_start(600, 4_399, 5_000));
-        assert!(!Life::may_start(600, 4_400, 5_000));
-        assert!(!Life::may_start(600, u64::MAX, 5_000));
-    }
-}
+#[path = "life_tests.rs"]
+mod tests;

@@ -6,6 +6,7 @@
 
 pub mod cards;
 pub mod env;
+pub mod gang;
 pub mod lease;
 pub mod lease_book;
 pub mod life;

@@ -41,8 +41,8 @@ pub enum LocalState {
 pub struct Local {
     /// Where it stands.
     pub state: LocalState,
-    /// The shim was told to end it.
-    pub end_asked: bool,
+    /// The shim was told to end it, for this reason.
+    pub end_asked: Option<EndReason>,
 }
 
 /// One thing to be done.
@@ -90,7 +90,7 @@ pub fn reconcile(
         match here.state {
             LocalState::Ended(_) => actions.push(Action::Release(*token)),
             // Over in the log (lost, expired) and alive here: it must go, and nobody waits for its result.
-            LocalState::Launching | LocalState::Running { .. } if !here.end_asked => {
+            LocalState::Launching | LocalState::Running { .. } if here.end_asked.is_none() => {
                 actions.push(Action::End(*token, EndReason::Cancel));
             }
             LocalState::Launching | LocalState::Running { .. } => {}
@@ -129,8 +129,13 @@ fn present(want: &Desired, here: &Local, actions: &mut Vec<Action>) {
         }
         LocalState::Launching | LocalState::Running { .. } => {}
     }
-    if want.state == AttemptState::Ending && !here.end_asked {
-        actions.push(Action::End(want.token, want.end_reason.unwrap_or(EndReason::Cancel)));
+    if want.state == AttemptState::Ending {
+        let reason = want.end_reason.unwrap_or(EndReason::Cancel);
+        // A cancel waits for less than what was asked before.
+        let more = here.end_asked.is_none_or(|asked| asked != reason && reason == EndReason::Cancel);
+        if more {
+            actions.push(Action::End(want.token, reason));
+        }
     }
 }
 
@@ -159,7 +164,7 @@ mod tests {
     }
 
     fn here(state: LocalState) -> Local {
-        Local { state, end_asked: false }
+        Local { state, end_asked: None }
     }
 
     fn ended(index: u64) -> ExitRecord {
@@ -194,13 +199,27 @@ mod tests {
     #[test]
     fn an_end_is_asked_once_and_what_never_ran_ends_without_running() {
         let running = here(LocalState::Running { pid: 42 });
-        let asked = Local { end_asked: true, ..running.clone() };
+        let asked = Local { end_asked: Some(EndReason::Preempt), ..running.clone() };
         let ending = want(5, AttemptState::Ending);
         check(&[ending], &[(5, running)], 10, &[Action::End(token(5), EndReason::Preempt)]);
-        check(&[ending], &[(5, asked)], 10, &[]);
+        check(&[ending], &[(5, asked.clone())], 10, &[]);
+        let cancelled = Desired { end_reason: Some(EndReason::Cancel), ..ending };
+        check(&[cancelled], &[(5, asked)], 10, &[Action::End(token(5), EndReason::Cancel)]);
         let mut never = ended(5);
         (never.end, never.ran_ms) = (AttemptEnd::Preempted, 0);
         check(&[ending], &[], 10, &[Action::ReportEnded(never)]);
+    }
+
+    #[test]
+    fn every_reason_ends_what_never_ran_as_the_log_names_it() {
+        use EndReason::{Cancel, Ceiling, Drain, Gang, Move, Preempt, Reclaim};
+        for reason in [Cancel, Preempt, Gang, Drain, Move, Reclaim, Ceiling] {
+            let ending = Desired { end_reason: Some(reason), ..want(5, AttemptState::Ending) };
+            let record = ExitRecord { end: reason.end(), ran_ms: 0, ..ended(5) };
+            check(&[ending], &[], 10, &[Action::ReportEnded(record)]);
+            let running = here(LocalState::Running { pid: 42 });
+            check(&[ending], &[(5, running)], 10, &[Action::End(token(5), reason)]);
+        }
     }
 
     #[test]

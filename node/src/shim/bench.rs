@@ -107,7 +107,20 @@ async fn kept(exe: &Path, data_dir: &Path, runs: u64) -> Result<(Duration, u64),
     let cluster = ClusterId(u128::from(std::process::id()));
     let order = |token: u64| {
         let task = TaskId { job: JobId(token), index: 0 };
-        let env = TaskEnv { cluster, host: HostId(1), token: Token(token), task, devices: &[] };
+        let own_dir = host.own_dir(Token(token)).into_os_string().into_encoded_bytes();
+        let env = TaskEnv {
+            cluster,
+            host: HostId(1),
+            token: Token(token),
+            task,
+            devices: &[],
+            choice: 0,
+            gpu_milli: 0,
+            vram_mib: 0,
+            share: None,
+            own_dir: &own_dir,
+            gang: None,
+        };
         LaunchOrder {
             cluster,
             host: HostId(1),
@@ -123,6 +136,10 @@ async fn kept(exe: &Path, data_dir: &Path, runs: u64) -> Result<(Duration, u64),
             grace_ms: 0,
             kill_budget_ms: 1_000,
             lease_path: lease.path().as_os_str().as_encoded_bytes().to_vec(),
+            own_dir,
+            warning: None,
+            requeue_status: None,
+            gang: Vec::new(),
         }
     };
     let (mut launched, mut ended, mut failed) = (0, 0, 0);

@@ -3,6 +3,7 @@
 
 use super::calls::sync_unconfirmed;
 use super::link;
+use super::own_dir;
 use super::retention::Retention;
 use super::wire;
 use super::{AGENT_SOCKET, adopt};
@@ -149,6 +150,8 @@ impl Known {
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) dir: PathBuf,
+    /// Above the tasks' own folders.
+    pub(super) tasks: PathBuf,
     pub(super) boot: BootId,
     known: Mutex<BTreeMap<Token, Known>>,
     retention: Mutex<Retention>,
@@ -180,9 +183,11 @@ impl ShimHost {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(folder)?;
         let dir = dir.canonicalize().map_err(folder)?;
         let folder = |source| ShimError::Folder { dir: dir.clone(), source };
+        let tasks = own_dir::make_parent(data_dir).map_err(folder)?;
         let boot = crate::io::proc::boot_id().map_err(ShimError::Boot)?;
         let inner = Arc::new(Inner {
             dir: dir.clone(),
+            tasks,
             boot,
             known: Mutex::default(),
             retention: Mutex::default(),
@@ -194,6 +199,11 @@ impl ShimHost {
         tasks.spawn(link::read_events(Arc::clone(&inner), reader));
         tasks.spawn(link::read_events(Arc::clone(&inner), later));
         let adopted = adopt::scan(&inner).await.map_err(folder)?;
+        let lives = |one: &&Adopted| !matches!(one.state, LocalState::Ended(_));
+        let living = adopted.iter().filter(lives).map(|one| one.token).collect();
+        if let Err(error) = own_dir::sweep(&inner.tasks, &living) {
+            tracing::warn!(%error, "folders of tasks that are gone cannot be removed");
+        }
         let (orders, queue) = mpsc::channel(ORDERS_MAX);
         let server = link::spawn_server(exe, &dir, &writer).map_err(ShimError::Server)?;
         tasks.spawn(link::run_server(Arc::clone(&inner), exe.to_owned(), writer, server, queue));
@@ -229,7 +239,10 @@ impl ShimHost {
         let shim = {
             let mut known = self.inner.known();
             let Some(attempt) = known.get_mut(&token) else { return };
-            attempt.end.get_or_insert(reason);
+            // A cancel says more than what was asked before: nothing is waited for.
+            if attempt.end.is_none() || reason == EndReason::Cancel {
+                attempt.end = Some(reason);
+            }
             match attempt.phase {
                 Phase::Running { shim_pid, .. } => Some(shim_pid),
                 // Told to the shim as soon as it is heard of.
@@ -277,6 +290,24 @@ impl ShimHost {
         }
     }
 
+    /// The folder that is a task's own while it runs.
+    #[must_use]
+    pub fn own_dir(&self, token: Token) -> PathBuf {
+        own_dir::path_of(&self.inner.tasks, token)
+    }
+
+    /// Tells a task who the present parts of its gang are.
+    ///
+    /// # Errors
+    /// It has no folder yet or any more, or the disk refuses.
+    pub async fn tell_gang(&self, token: Token, text: String) -> io::Result<()> {
+        let tasks = self.inner.tasks.clone();
+        // The disk may stall; the runtime must not.
+        tokio::task::spawn_blocking(move || own_dir::write_gang(&tasks, token, &text))
+            .await
+            .map_err(io::Error::other)?
+    }
+
     /// Every attempt that was not released, for `reconcile`.
     #[must_use]
     pub fn locals(&self) -> BTreeMap<Token, Local> {
@@ -286,7 +317,7 @@ impl ShimHost {
                 Phase::Running { task_pid, .. } => LocalState::Running { pid: *task_pid },
                 Phase::Ended { record, .. } => LocalState::Ended(record.clone()),
             },
-            end_asked: attempt.end.is_some(),
+            end_asked: attempt.end,
         };
         self.inner.known().iter().map(|(token, attempt)| (*token, local(attempt))).collect()
     }

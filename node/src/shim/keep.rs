@@ -1,15 +1,18 @@
 //! A shim: keeps one attempt from its record's first byte to its end. A copy of the fork server, one thread, asleep in
 //! `poll` nearly always. What it decides is in `logic::life`; this file carries it out.
 
+use super::conclude::conclude;
 use super::lease_file::LeaseReader;
+use super::own_dir::OwnDir;
 use super::processes::{Processes, Reaped};
 use super::program::{NotRun, launch_failed, run_program};
 use super::pump::{MOVE_BYTES, Pump};
 use super::record::{OwnRecord, record_name};
 use super::timer::{Timer, timespec};
 use super::uplink::{Inherited, Link, Sent};
+use super::warner::Warner;
 use super::wire;
-use crate::io::clock::boottime_ms;
+use crate::io::clock::{boottime_ms, wall_ms};
 use crate::io::ffi;
 use crate::logic::life::{Do, Life, LifeParams};
 use rota_protocol::Token;
@@ -35,6 +38,7 @@ const KILL_PAUSE_MS: u64 = 2;
 const KILL_PAUSE_MS_MAX: u64 = 100;
 /// Waits up to this long are left to `poll`, in ms; longer ones need a clock that goes on while the machine sleeps.
 const POLL_WAIT_MS_MAX: u64 = 100;
+
 /// Keeps the attempt. Returns the exit code of the shim: 0 when all that was to be said is said or written.
 pub(crate) fn keep(inherited: &Inherited, token: Token, order: &[u8]) -> i32 {
     let fail = |reason: String| {
@@ -69,56 +73,33 @@ pub(crate) fn keep(inherited: &Inherited, token: Token, order: &[u8]) -> i32 {
         Err(error) => return fail(format!("cannot write the attempt's record: {error}")),
     };
     let mut link = Link::new(inherited);
-    let exit = match Keeper::start(inherited, &mut link, &order) {
-        Ok(keeper) => keeper.run(),
-        Err((end, stderr_bytes)) => ExitRecord { stderr_bytes, ..ExitRecord::never_ran(token, end) },
+    let exit = match OwnDir::make(&order) {
+        Ok(own) => {
+            let exit = match Keeper::start(inherited, &mut link, &order, &own) {
+                Ok(keeper) => keeper.run(),
+                Err((end, stderr_bytes)) => ExitRecord { stderr_bytes, ..ExitRecord::never_ran(token, end) },
+            };
+            own.clear();
+            exit
+        }
+        Err(error) => {
+            let end = launch_failed(format!("cannot make the task's own folder: {error}"));
+            ExitRecord::never_ran(token, end)
+        }
     };
     conclude(record, link, &exit)
-}
-
-/// Writes the end, tells it, and makes it durable when nobody hears it.
-fn conclude(mut record: OwnRecord, mut link: Link<'_>, exit: &ExitRecord) -> i32 {
-    const RETRY_MS: u64 = 500;
-    let event = ShimEvent::Ended(exit.clone());
-    let (mut written, mut synced) = (record.end(exit).is_ok(), false);
-    loop {
-        let sent = link.send(exit.token, &event);
-        if sent == Sent::Yes {
-            return 0;
-        }
-        written = written || record.end(exit).is_ok();
-        synced = synced || (written && record.sync().is_ok());
-        if synced && sent == Sent::Down {
-            return 0;
-        }
-        // Either a busy agent (it will read) or a full disk (it will be cleared, or a new agent attaches).
-        let timeout = timespec(RETRY_MS);
-        let mut fds = [
-            PollFd::new(&link.inherited.signals, PollFlags::IN),
-            PollFd::from_borrowed_fd(
-                link.fd(),
-                if sent == Sent::Full { PollFlags::OUT } else { PollFlags::empty() },
-            ),
-        ];
-        let _ = poll(&mut fds, Some(&timeout));
-        while let Ok(Some(received)) = ffi::read_signal(link.inherited.signals.as_fd()) {
-            if received.signal == ffi::call_signal()
-                && wire::call_of(received.value) == Some(ShimCall::Attach)
-            {
-                link.attach();
-            }
-        }
-    }
 }
 
 /// A running attempt.
 struct Keeper<'a, 'l> {
     inherited: &'a Inherited,
     link: &'l mut Link<'a>,
+    own: &'l OwnDir,
     token: Token,
     lease: LeaseReader,
     life: Life,
     processes: Processes,
+    warner: Warner,
     pumps: [Pump; 2],
     buffer: Vec<u8>,
     timer: Timer,
@@ -137,6 +118,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
         inherited: &'a Inherited,
         link: &'l mut Link<'a>,
         order: &LaunchOrder,
+        own: &'l OwnDir,
     ) -> Result<Self, (AttemptEnd, u64)> {
         let path = Path::new(OsStr::from_bytes(&order.lease_path));
         let mut lease = LeaseReader::open(path, &inherited.boot, order.epoch)
@@ -166,14 +148,18 @@ impl<'a, 'l> Keeper<'a, 'l> {
             time_limit_ms: order.time_limit_ms,
             grace_ms: u64::from(order.grace_ms),
             kill_budget_ms,
+            warning: order.warning,
+            requeue_status: order.requeue_status,
         };
         Ok(Self {
             inherited,
             link,
+            own,
             token: order.token,
             lease,
             life: Life::new(params, now_ms, deadline_ms),
             processes: Processes::new(main),
+            warner: Warner::new(order.warning),
             pumps,
             buffer: Vec::new(),
             timer: Timer::default(),
@@ -198,6 +184,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
             if self.life.is_killing() && now_ms >= self.kill_due_ms {
                 self.kill_round(now_ms);
             }
+            self.warner.look(&self.processes, now_ms);
             self.tell_due(now_ms);
             if self.wait(now_ms) {
                 return self.finish();
@@ -258,7 +245,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
         let blocked = self.link.blocked;
         let started = self.started_due_ms.filter(|_| !blocked);
         let output = (!blocked && self.output_grew()).then_some(self.output_due_ms);
-        [self.life.next_ms(), killing, started, output].into_iter().flatten().min()
+        [self.life.next_ms(), killing, self.warner.next_ms(), started, output].into_iter().flatten().min()
     }
 
     fn take_signals(&mut self) -> bool {
@@ -297,7 +284,8 @@ impl<'a, 'l> Keeper<'a, 'l> {
     fn children_ended(&mut self) -> bool {
         let reaped = self.processes.reap();
         if let Some(status) = self.processes.take_status() {
-            let what = self.life.main_ended(end_of(status), reaped == Reaped::Some);
+            let (left, again) = (reaped == Reaped::Some, self.own.asks_again());
+            let what = self.life.main_ended(end_of(status), left, again);
             self.carry_out(what, boottime_ms());
         } else if self.life.is_killing() && reaped == Reaped::Some {
             // Orphans came home: they are next.
@@ -309,12 +297,29 @@ impl<'a, 'l> Keeper<'a, 'l> {
     fn carry_out(&mut self, what: Do, now_ms: u64) {
         match what {
             Do::Nothing => {}
+            Do::Warn => {
+                self.give_notice(now_ms);
+                self.warner.begin(now_ms);
+                self.warner.look(&self.processes, now_ms);
+            }
             Do::Term => {
+                self.give_notice(now_ms);
+                self.warner.stop();
                 self.processes.signal(Signal::TERM);
                 // A stopped process hears nothing until it goes on.
                 self.processes.signal(Signal::CONT);
             }
-            Do::Kill => self.kill_round(now_ms),
+            Do::Kill => {
+                self.warner.stop();
+                self.kill_round(now_ms);
+            }
+        }
+    }
+
+    /// Tells the task why and by when it is to end. A disk that is full must not keep it from ending.
+    fn give_notice(&self, now_ms: u64) {
+        if let Some(notice) = self.life.notice() {
+            let _ = self.own.notice(&notice.text(now_ms, wall_ms()));
         }
     }
 

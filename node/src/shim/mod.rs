@@ -16,11 +16,13 @@
 mod adopt;
 pub mod bench;
 mod calls;
+mod conclude;
 mod host;
 mod keep;
 mod lease_file;
 mod link;
 mod logs;
+mod own_dir;
 mod processes;
 mod program;
 mod pump;
@@ -29,6 +31,7 @@ mod retention;
 mod server;
 mod timer;
 mod uplink;
+mod warner;
 mod wire;
 
 pub use host::{Adopted, LaunchError, ShimError, ShimHost, ShimNote};

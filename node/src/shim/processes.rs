@@ -1,9 +1,11 @@
 //! The processes of one attempt as its shim sees them: everything below the shim, however it was made.
 
-use crate::io::proc;
+use crate::io::{ffi, proc};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process_group, pidfd_open, pidfd_send_signal,
 };
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// What reaping found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,21 +73,38 @@ impl Processes {
         }
         sent
     }
+
+    /// Sends a signal to every process, or only the first one, that is ready for it and not `told` yet: numbers with
+    /// start times, so that a number that is used again counts as another.
+    pub(crate) fn warn(&self, signal: u8, leader_only: bool, told: &mut BTreeSet<(i32, u64)>) {
+        let own = Pid::as_raw(Some(rustix::process::getpid()));
+        let all = proc::descendants(own).unwrap_or_default();
+        let leader = Pid::as_raw(Some(self.main));
+        for pid in all.iter().copied().filter(|pid| !leader_only || (self.main_lives && *pid == leader)) {
+            let Ok(stat) = proc::stat(pid) else { continue };
+            let name = (pid, stat.start_ticks);
+            if told.contains(&name) || !proc::awaits(pid, signal) {
+                continue;
+            }
+            let Some(pidfd) = open_own(pid, own, &all) else { continue };
+            // Once more, now that the number cannot pass on: it may have become another program meanwhile.
+            if proc::awaits(pid, signal) && ffi::signal(pidfd.as_fd(), signal).is_ok() {
+                told.insert(name);
+            }
+        }
+    }
 }
 
 /// Signals one process unless its number has passed to a stranger since it was listed.
 fn signal_one(pid: i32, signal: Signal, own: i32, below: &[i32]) -> bool {
-    let Some(pid) = Pid::from_raw(pid) else {
-        return false;
-    };
-    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
-        return false;
-    };
+    open_own(pid, own, below).is_some_and(|pidfd| pidfd_send_signal(&pidfd, signal).is_ok())
+}
+
+/// A handle on a living process of the attempt; none if its number has passed to a stranger since it was listed.
+fn open_own(pid: i32, own: i32, below: &[i32]) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(pid)?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
     // Looked at after the descriptor was opened: if the number is a stranger's now, so is the parent.
-    let Ok(stat) = proc::stat(Pid::as_raw(Some(pid))) else {
-        return false;
-    };
-    (stat.ppid == own || below.contains(&stat.ppid))
-        && stat.state != b'Z'
-        && pidfd_send_signal(&pidfd, signal).is_ok()
+    let stat = proc::stat(Pid::as_raw(Some(pid))).ok()?;
+    ((stat.ppid == own || below.contains(&stat.ppid)) && stat.state != b'Z').then_some(pidfd)
 }

@@ -76,7 +76,20 @@ impl Lab {
         let user = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LAB", "1")];
         let user: Vec<_> = user.iter().map(|(n, v)| (n.as_bytes().to_vec(), v.as_bytes().to_vec())).collect();
         let task = TaskId { job: JobId(token), index: 0 };
-        let env = TaskEnv { cluster: self.cluster, host: HostId(1), token: Token(token), task, devices: &[] };
+        let own_dir = self.host.own_dir(Token(token)).into_os_string().into_encoded_bytes();
+        let env = TaskEnv {
+            cluster: self.cluster,
+            host: HostId(1),
+            token: Token(token),
+            task,
+            devices: &[],
+            choice: 0,
+            gpu_milli: 0,
+            vram_mib: 0,
+            share: None,
+            own_dir: &own_dir,
+            gang: None,
+        };
         LaunchOrder {
             cluster: self.cluster,
             host: HostId(1),
@@ -92,6 +105,10 @@ impl Lab {
             grace_ms: 200,
             kill_budget_ms: u32::try_from(KILL_BUDGET_MS).unwrap(),
             lease_path: self.lease.path().as_os_str().as_encoded_bytes().to_vec(),
+            own_dir,
+            warning: None,
+            requeue_status: None,
+            gang: Vec::new(),
         }
     }
 
