@@ -8,6 +8,7 @@ use super::net::{Asker, LeaseAnswer, Msg};
 use super::plant::Plant;
 use super::queue::{Ev, Note, Outside, Own};
 use super::sim::World;
+use rota_node::logic::gang;
 use rota_node::logic::lease::Renewal;
 use rota_node::logic::reconcile::{Action, Desired, Local, LocalState, reconcile};
 use rota_protocol::HostId;
@@ -303,7 +304,7 @@ impl World {
             }
             Note::Ended(record) => {
                 let local = agent.local.entry(record.token);
-                let local = local.or_insert(Local { state: LocalState::Launching, end_asked: false });
+                let local = local.or_insert(Local { state: LocalState::Launching, end_asked: None });
                 if !matches!(local.state, LocalState::Ended(_)) {
                     agent.outbox.ended(record.token, record.end.clone(), record.ran_ms);
                     local.state = LocalState::Ended(record);
@@ -341,14 +342,18 @@ impl World {
                 let Some(spec) = agent.state.job(attempt.task.job).map(|job| job.spec.clone()) else {
                     return;
                 };
-                agent.local.insert(token, Local { state: LocalState::Launching, end_asked: false });
+                let meeting = gang::meeting(&agent.state, token);
+                agent.local.insert(token, Local { state: LocalState::Launching, end_asked: None });
+                if let Some(meeting) = meeting {
+                    self.oracle_meets(id, token, &meeting);
+                }
                 if !self.order(id, &attempt, &spec) {
                     self.agent_mut(id).map(|agent| agent.local.remove(&token));
                 }
             }
             Action::End(token, reason) => {
                 if let Some(local) = agent.local.get_mut(&token) {
-                    local.end_asked = true;
+                    local.end_asked = Some(reason);
                 }
                 self.end_shim(id, token, reason);
             }
@@ -358,7 +363,7 @@ impl World {
                 agent
                     .local
                     .entry(record.token)
-                    .or_insert(Local { state: LocalState::Ended(record), end_asked: true });
+                    .or_insert(Local { state: LocalState::Ended(record), end_asked: None });
             }
             Action::Release(token) => {
                 agent.local.remove(&token);

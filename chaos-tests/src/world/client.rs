@@ -5,6 +5,7 @@ use super::sim::World;
 use rota_protocol::ask::Ask;
 use rota_protocol::command::{Command, Outcome, Proposal};
 use rota_protocol::job::{Actor, ArraySpec, JobSpec, Role};
+use rota_protocol::work::{Dependency, GangSpec, Relation, Warning};
 use rota_protocol::{HostId, JobId, RequestId};
 
 /// A client asks again after this.
@@ -67,7 +68,14 @@ impl World {
             }
             3 => {
                 let host = HostId(self.rng.range(1, self.hosts.len() as u64));
-                self.request(Command::DrainHost { host, reason: "new fans".into() });
+                let reason = "new fans".to_owned();
+                let evict_at_ms = self.wall_ms(host) + self.rng.range(0, 2_000);
+                let command = if self.rng.chance(500) {
+                    Command::DrainWith { host, reason, evict_at_ms: Some(evict_at_ms) }
+                } else {
+                    Command::DrainHost { host, reason }
+                };
+                self.request(command);
             }
             _ => {
                 let host = HostId(self.rng.range(1, self.hosts.len() as u64));
@@ -89,7 +97,7 @@ impl World {
             step: 1,
             parallel_max: u32::try_from(self.rng.below(3)).unwrap_or(0),
         });
-        JobSpec {
+        let mut spec = JobSpec {
             name: format!("job-{}", self.clients.requests.len()),
             argv: vec![b"/bin/train".to_vec()],
             env: Vec::new(),
@@ -105,8 +113,53 @@ impl World {
             time_limit_ms: self.rng.chance(200).then(|| self.rng.range(200, 4_000)),
             grace_ms: self.rng.chance(500).then(|| u32::try_from(self.rng.range(0, 1_500)).unwrap_or(0)),
             retries: u16::try_from(self.rng.below(3)).unwrap_or(0),
-            uid_gid: None,
+            requeue: !self.rng.chance(200),
+            requeue_status: self.rng.chance(400).then_some(super::shim::REQUEUE_STATUS),
+            warning: self.rng.chance(300).then(|| Warning {
+                signal: 10,
+                before_ms: u32::try_from(self.rng.range(0, 3_000)).unwrap_or(0),
+                leader_only: self.rng.chance(200),
+            }),
             ..JobSpec::default()
+        };
+        match self.rng.below(10) {
+            0 | 1 => self.make_gang(&mut spec),
+            2 | 3 => spec.ask.gpu_milli = u32::try_from(self.rng.range(1, 9) * 100).unwrap_or(100),
+            4 | 5 => self.make_dependent(&mut spec),
+            6 => spec.deadline_ms = Some(self.wall_ms(HostId(1)) + self.rng.range(2_000, 20_000)),
+            _ => {}
+        }
+        spec
+    }
+
+    /// Parts that find room on the cluster when it is empty: what never fits is another story.
+    fn make_gang(&mut self, spec: &mut JobSpec) {
+        let cards = u32::try_from(self.rng.below(3)).unwrap_or(0);
+        let room: u32 = self.params.gpus.iter().map(|gpus| gpus.checked_div(cards).unwrap_or(2)).sum();
+        if room == 0 {
+            return;
+        }
+        let max = u32::try_from(self.rng.range(1, u64::from(room.min(6)))).unwrap_or(1);
+        let min = if self.rng.chance(300) {
+            u32::try_from(self.rng.range(1, u64::from(max))).unwrap_or(1)
+        } else {
+            max
+        };
+        spec.array = None;
+        spec.ask.gpu_milli = cards * 1_000;
+        spec.gang = Some(GangSpec { min, max });
+    }
+
+    /// Waits for a job that somebody submitted, or two.
+    fn make_dependent(&mut self, spec: &mut JobSpec) {
+        let known: Vec<JobId> = self.oracle.acked.iter().rev().take(8).copied().collect();
+        let mut parents = std::collections::BTreeSet::new();
+        for _ in 0..self.rng.range(1, 2) {
+            let relation = [Relation::Ok, Relation::Any, Relation::NotOk];
+            let relation = self.rng.pick(&relation).unwrap_or(Relation::Any);
+            if let Some(job) = self.rng.pick(&known).filter(|job| parents.insert(*job)) {
+                spec.after.push(Dependency { job, relation, each: false });
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 //! decisions are `lease_book` and `placement`; this is their pump, as the actors are in the product.
 
 use super::net::{Asker, LeaseAnswer, Msg};
+use super::propose;
 use super::queue::{Confirm, Own};
 use super::sim::World;
 use rota_core::placement::{self, PlanConfig, View};
@@ -22,6 +23,9 @@ const NO_MAJORITY_MS: u64 = 50;
 const ENTRY_ITEMS_MAX: usize = 8;
 /// A confirmation that no quorum answers is given up after this.
 const CONFIRM_GIVES_UP_MS: (u64, u64) = (100, 600);
+
+/// Rounds in which another planner says its mind too, per mille.
+const MEDDLE_PERMILLE: u64 = 300;
 
 /// What waits to be written.
 #[derive(Debug, Clone)]
@@ -300,13 +304,26 @@ impl World {
         let most = 1 + u32::from(self.rng.chance(100));
         let Some(agent) = self.agent_mut(host) else { return };
         let Some(lead) = agent.lead.as_mut() else { return };
-        if lead.plans >= most || !agent.state.wants_planning(wall_ms) {
+        if lead.plans >= most {
             return;
         }
         lead.rounds += 1;
+        let state = agent.state.clone();
         let avoid_hosts = lead.book.suspected(now_local).into_iter().collect();
         let config = PlanConfig { avoid_hosts, ..PlanConfig::default() };
-        let plan = placement::plan(&View::of(&agent.state, wall_ms), &config, wall_ms);
+        // Once the faults are over the real planner has to bring everything to rest by itself.
+        let more = if self.healed || !self.rng.chance(MEDDLE_PERMILLE) {
+            Vec::new()
+        } else {
+            propose::moves(&state, &config.avoid_hosts, wall_ms, &mut self.rng)
+        };
+        let mut plan = Plan { seen_index: state.applied_index(), moves: Vec::new() };
+        if state.wants_planning(wall_ms) {
+            plan = placement::plan(&View::of(&state, wall_ms), &config, wall_ms);
+        }
+        // First: whoever comes first takes the cards.
+        plan.moves.splice(0..0, more);
+        let Some(lead) = self.lead_mut(host, term) else { return };
         if plan.moves.is_empty() {
             return;
         }

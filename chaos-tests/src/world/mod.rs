@@ -6,7 +6,7 @@
 //! time, no hash maps, no tokio.
 //!
 //! Real here: `rota_core` (state, apply, planner, invariants, snapshots), `rota_node::logic` (lease, lease book,
-//! reconcile, outbox, life). Modelled: raft (`log`), network (`net`), machines, shims and processes (`host`, `shim`),
+//! reconcile, outbox, life, gang). Modelled: raft (`log`), network (`net`), machines, shims and processes (`host`, `shim`),
 //! the pumps that the product's actors are (`agent`, `process`, `lead`), users (`client`). The witness (`oracle`) stands outside.
 
 pub mod agent;
@@ -21,6 +21,7 @@ pub mod oracle;
 pub mod params;
 pub mod plant;
 pub mod process;
+pub mod propose;
 pub mod queue;
 pub mod reach;
 pub mod rng;
@@ -28,3 +29,4 @@ pub mod settle;
 pub mod shim;
 pub mod sim;
 pub mod sweep;
+pub mod witness;

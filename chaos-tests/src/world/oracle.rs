@@ -2,7 +2,9 @@
 //! One law per variant; the numbers are those of the catalogue of faults.
 
 use super::sim::World;
+use super::witness::Gangs;
 use rota_core::{Applied, Event, invariant};
+use rota_protocol::ask::CARD_MILLI;
 use rota_protocol::command::{Command, Entry, Outcome};
 use rota_protocol::job::{AttemptEnd, AttemptState, JobState};
 use rota_protocol::{DeviceUuid, HostId, JobId, LeaseEpoch, RequestId, TaskId, Token};
@@ -24,12 +26,16 @@ pub enum Law {
     I5,
     /// Resources are released only when the processes are gone.
     I6,
+    /// A gang runs as a whole or not at all, and all its hosts agree on who is in it.
+    I7,
     /// Replicas at one index are equal.
     I8,
     /// Epochs only grow.
     I11,
     /// A restart of the control plane ends no task.
     I12,
+    /// What was put out, or asked for it, runs again.
+    I18,
     /// When faults stop, everything comes to its end.
     I20,
     /// The core's own laws.
@@ -66,13 +72,14 @@ pub struct Oracle {
     pub violations: Vec<Violation>,
     live: BTreeMap<Token, (TaskId, HostId, Vec<DeviceUuid>)>,
     tasks: BTreeMap<TaskId, Token>,
-    devices: BTreeMap<DeviceUuid, Token>,
+    devices: BTreeMap<DeviceUuid, BTreeMap<Token, u32>>,
     ended: BTreeSet<Token>,
     terminal: BTreeMap<JobId, JobState>,
     answers: BTreeMap<RequestId, Outcome>,
     epochs: BTreeMap<HostId, LeaseEpoch>,
     /// Jobs that a client was told of.
     pub acked: BTreeSet<JobId>,
+    pub(super) gangs: Gangs,
 }
 
 impl Oracle {
@@ -85,6 +92,11 @@ impl Oracle {
     #[must_use]
     pub fn live(&self) -> usize {
         self.live.len()
+    }
+
+    /// Attempts of a job with living processes.
+    pub(super) fn live_of(&self, job: JobId) -> Vec<Token> {
+        self.live.iter().filter(|(_, (task, ..))| task.job == job).map(|(token, _)| *token).collect()
     }
 }
 
@@ -111,11 +123,8 @@ impl World {
         if let Some(other) = self.oracle.tasks.insert(task, token) {
             self.oracle.broken(now, Law::I1, format!("task {task} runs as {other} and as {token}"));
         }
-        for device in devices {
-            if let Some(other) = self.oracle.devices.insert(device.clone(), token) {
-                self.oracle.broken(now, Law::I2, format!("{device} is used by {other} and by {token}"));
-            }
-        }
+        self.oracle_part_started(token, task.job);
+        self.share_or_break(token, task, devices);
         self.oracle.live.insert(token, (task, host, devices.to_vec()));
     }
 
@@ -126,8 +135,25 @@ impl World {
             self.oracle.tasks.remove(&task);
         }
         for device in devices {
-            if self.oracle.devices.get(&device) == Some(&token) {
-                self.oracle.devices.remove(&device);
+            if let Some(users) = self.oracle.devices.get_mut(&device) {
+                users.remove(&token);
+            }
+        }
+    }
+
+    /// Each device has at most one whole's worth of users.
+    fn share_or_break(&mut self, token: Token, task: TaskId, devices: &[DeviceUuid]) {
+        let ask = self.log.head.job(task.job).map(|job| job.spec.ask.card_milli());
+        let milli = ask.unwrap_or(CARD_MILLI);
+        for device in devices {
+            let users = self.oracle.devices.entry(device.clone()).or_default();
+            users.insert(token, milli);
+            if users.len() > 1 {
+                self.reach.hit("card shared");
+            }
+            if users.values().sum::<u32>() > CARD_MILLI {
+                let what = format!("{device} is used by {:?}, each with its thousandths", users);
+                self.oracle.broken(self.now, Law::I2, what);
             }
         }
     }
@@ -149,6 +175,7 @@ impl World {
                 _ => {}
             }
         }
+        self.oracle_gangs();
         for event in &applied.events {
             match event {
                 Event::AttemptEnded { host, token, job } => self.attempt_ended(*host, *token, *job),
@@ -187,6 +214,10 @@ impl World {
                 format!("attempt {token} is over in the log ({how}), its processes live on host {host}");
             self.oracle.broken(now, Law::I6, what);
         }
+        let record = self.log.head.job(job).and_then(|j| j.ended.iter().find(|e| e.token == token).cloned());
+        if let Some(record) = record {
+            self.oracle_comes_back(job, &record);
+        }
         let Some((end, open)) = end else { return };
         match &end {
             AttemptEnd::Lost if open => self.reach.hit("requeued after loss"),
@@ -211,6 +242,11 @@ impl World {
             }
             None if state.is_terminal() => {
                 self.oracle.terminal.insert(id, state);
+                match state {
+                    JobState::DependencyFailed => self.reach.hit("dependency not met"),
+                    JobState::DeadlineMissed => self.reach.hit("deadline missed"),
+                    _ => {}
+                }
             }
             _ => {}
         }

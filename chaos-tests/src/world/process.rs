@@ -94,7 +94,11 @@ impl World {
 
     fn grants_to(&self, id: HostId, index: u64) -> bool {
         let Some(Place::Normal(entry)) = self.log.place(index) else { return false };
-        let names = |one: &Move| matches!(one, Move::Place { host, .. } if *host == id);
+        let names = |one: &Move| match one {
+            Move::Place { host, .. } => *host == id,
+            Move::Start { parts, .. } => parts.iter().any(|part| part.host == id),
+            _ => false,
+        };
         let plans =
             |p: &Proposal| matches!(&p.command, Command::CommitPlan { plan } if plan.moves.iter().any(names));
         entry.proposals.iter().any(plans)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// What a whole sweep must have met.
-pub const MUST: [&str; 28] = [
+pub const MUST: [&str; 35] = [
     "lease expired",
     "fenced",
     "attempt adopted",
@@ -32,6 +32,13 @@ pub const MUST: [&str; 28] = [
     "launch failed",
     "late start refused",
     "impossible job explained",
+    "gang started",
+    "card shared",
+    "evicted",
+    "asked to be queued again",
+    "warning heeded",
+    "dependency not met",
+    "deadline missed",
 ];
 
 /// Counts by name.

@@ -29,6 +29,10 @@ const NOTE_MS_MAX: u64 = 10;
 /// Tasks that run longer than any lease, per mille, and how long.
 const LONG_PERMILLE: u64 = 250;
 const LONG_MS: (u64, u64) = (10_000, 20_000);
+/// Tasks that leave the file by which they ask to be queued again, per mille.
+const ASKS_AGAIN_PERMILLE: u64 = 20;
+/// The status by which the users' programs ask to be queued again.
+pub(super) const REQUEUE_STATUS: u8 = 75;
 const SIGTERM: u8 = 15;
 const SIGKILL: u8 = 9;
 
@@ -60,6 +64,9 @@ struct Task {
     life: Life,
     main_gone: bool,
     heeds_term: bool,
+    heeds_warning: bool,
+    /// Makes the file by which it asks to be queued again.
+    asks_again: bool,
     leaves_children: bool,
     termed: bool,
     dying: bool,
@@ -93,6 +100,8 @@ impl World {
                 time_limit_ms: spec.time_limit_ms,
                 grace_ms: spec.grace_ms.map_or(kill_budget_ms, u64::from),
                 kill_budget_ms,
+                warning: spec.warning,
+                requeue_status: spec.requeue_status,
             },
             state: ShimState::Unborn,
             alarm: 0,
@@ -138,12 +147,15 @@ impl World {
             0..=15 => AttemptEnd::Exited { code: 0 },
             16 | 17 => AttemptEnd::Exited { code: 1 },
             18 => AttemptEnd::Signalled { signal: 11 },
+            19 if self.rng.chance(500) => AttemptEnd::Exited { code: REQUEUE_STATUS },
             _ => AttemptEnd::Exited { code: 137 },
         };
         let task = Task {
             life,
             main_gone: false,
             heeds_term: !self.rng.chance(250),
+            heeds_warning: self.rng.chance(500),
+            asks_again: self.rng.chance(ASKS_AGAIN_PERMILLE),
             leaves_children: self.rng.chance(150),
             termed: false,
             dying: false,
@@ -192,7 +204,7 @@ impl World {
             return;
         }
         let left = task.leaves_children;
-        let what = task.life.main_ended(how, left);
+        let what = task.life.main_ended(how, left, task.asks_again);
         if left {
             self.reach.hit("children left behind");
             self.carry(id, token, what);
@@ -207,6 +219,12 @@ impl World {
         let ShimState::Live(task) = &mut shim.state else { return };
         match what {
             Do::Nothing => {}
+            Do::Warn if task.heeds_warning && !std::mem::replace(&mut task.termed, true) => {
+                let saved = AttemptEnd::Exited { code: REQUEUE_STATUS };
+                self.machine_after(id, term_ms, Machine::Exit(token, saved));
+                self.reach.hit("warning heeded");
+            }
+            Do::Warn => {}
             Do::Term if task.heeds_term && !std::mem::replace(&mut task.termed, true) => {
                 self.machine_after(
                     id,
@@ -229,7 +247,7 @@ impl World {
         let Some(shim) = self.host_mut(id).shims.get_mut(&token) else { return };
         let ShimState::Live(task) = &mut shim.state else { return };
         if !std::mem::replace(&mut task.main_gone, true) {
-            task.life.main_ended(AttemptEnd::Signalled { signal: SIGKILL }, false);
+            task.life.main_ended(AttemptEnd::Signalled { signal: SIGKILL }, false, task.asks_again);
         }
         let (end, started) = (task.life.clone().ended(), task.life.started_ms());
         self.oracle_gone(token);
@@ -297,7 +315,7 @@ impl World {
                 }
                 ShimState::Dead(record) => LocalState::Ended(record.clone()),
             };
-            found.insert(*token, Local { state, end_asked: false });
+            found.insert(*token, Local { state, end_asked: None });
         }
         if live > 0 {
             self.reach.hit("attempt adopted");

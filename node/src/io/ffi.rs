@@ -388,13 +388,7 @@ pub fn signal(pidfd: BorrowedFd<'_>, number: u8) -> io::Result<()> {
     let no_info = ptr::null::<libc::siginfo_t>();
     // SAFETY: without information the kernel fills in its own, as for kill; nothing else is pointed to.
     let done = unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            fd_arg(pidfd),
-            c_long::from(number),
-            no_info,
-            0 as c_long,
-        )
+        libc::syscall(libc::SYS_pidfd_send_signal, fd_arg(pidfd), c_long::from(number), no_info, 0 as c_long)
     };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -199,8 +199,9 @@ mod tests {
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let mut line = [0];
-        child.stdout.take().unwrap().read_exact(&mut line).unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         assert!(awaits(pid, USR1) && !awaits(pid, 12) && !awaits(pid, 0) && !awaits(pid, 65));
         child.kill().unwrap();

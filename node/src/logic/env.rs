@@ -1,4 +1,25 @@
 //! The environment of a task: the user's variables, and Rota's own, which nobody overrides.
+//!
+//! | always | |
+//! |---|---|
+//! | `CUDA_VISIBLE_DEVICES`, `NVIDIA_VISIBLE_DEVICES` | UUIDs of the granted devices; empty, `void` for none |
+//! | `ROTA_JOB_ID`, `ROTA_TASK_INDEX`, `ROTA_TOKEN`, `ROTA_CLUSTER`, `ROTA_HOST` | who runs where |
+//! | `ROTA_GPUS`, `ROTA_GPU_MILLI`, `ROTA_VRAM_MIB` | granted devices, cards in thousandths, their memory in MiB |
+//! | `ROTA_ALTERNATIVE` | which of the job's asks was granted: 0 for the first |
+//! | `ROTA_NOTICE_FILE` | from a warning, or TERM, on: lines `reason=` (`time_limit`, `preempt`, `drain`, `move`, `reclaim`, `ceiling`, `cancel`, `gang`, `fenced`, `shutdown`), `term_ms=`, `deadline_ms=` (TERM and KILL, ms since the epoch) |
+//! | `ROTA_REQUEUE_FILE` | there at the end of the first process: the task is queued again |
+//!
+//! | share of a card | |
+//! |---|---|
+//! | `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` | its bounds, as the driver's sharing service reads them |
+//!
+//! | part of a gang | |
+//! |---|---|
+//! | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `NODE_RANK`, each also with `ROTA_` in front | its place among the parts that started together; each part sees its own cards only, numbered from 0 |
+//! | `ROTA_NODES`, `ROTA_GANG_HOSTS` | number of hosts; addresses in the order of ranks, apart by commas |
+//! | `MASTER_ADDR`, `MASTER_PORT`, `ROTA_PORT_FIRST`, `ROTA_PORT_COUNT` | where rank 0 listens, and the ports there that are the gang's own |
+//! | `ROTA_GANG_FILE` | the present parts: lines `size=`, `min=`, `max=`, `indices=`, `hosts=`, `names=`, `master_addr=`, `master_port=` |
+//! | `SLURM_PROCID`, `SLURM_LOCALID`, `SLURM_NODEID`, `SLURM_NODELIST` | the same for scripts written for Slurm |
 
 use super::gang::Meeting;
 use rota_protocol::spool::{GANG_NAME, NOTICE_NAME, REQUEUE_NAME};
@@ -181,9 +202,10 @@ mod tests {
         let half = share(500, 40_960);
         assert_eq!(all(&half, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), ["50"]);
         assert_eq!(all(&half, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), ["0=40960M"]);
-        assert_eq!((all(&half, "ROTA_GPU_MILLI"), all(&half, "ROTA_VRAM_MIB")), (vec!["500".into()], vec![
-            "40960".into()
-        ]));
+        assert_eq!(
+            (all(&half, "ROTA_GPU_MILLI"), all(&half, "ROTA_VRAM_MIB")),
+            (vec!["500".into()], vec!["40960".into()])
+        );
         let least = share(5, 0);
         assert_eq!(all(&least, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), ["1"], "zero would mean no bound");
         assert!(all(&least, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").is_empty());
@@ -202,7 +224,8 @@ mod tests {
             addr: format!("10.0.0.{host}"),
         };
         let meeting = Meeting { seats: vec![seat(0, 1), seat(1, 2)], rank: 1, port: Some(24_000) };
-        let env = text(&[("RANK", "0"), ("MASTER_ADDR", "x")], TaskEnv { gang: Some(&meeting), ..plain(&[]) });
+        let env =
+            text(&[("RANK", "0"), ("MASTER_ADDR", "x")], TaskEnv { gang: Some(&meeting), ..plain(&[]) });
         assert_eq!(all(&env, "RANK"), ["1"]);
         assert_eq!(all(&env, "MASTER_ADDR"), ["10.0.0.1"]);
         assert_eq!(all(&env, "ROTA_GANG_FILE"), ["/data/tasks/77/gang"]);
