@@ -49,7 +49,7 @@ fn is_seen(plant: Plant, as_one_of: &[Law]) {
 
 #[test]
 fn a_renewal_acknowledged_at_once_is_seen() {
-    is_seen(Plant::AckRenewalAtOnce, &[Law::I1, Law::I6]);
+    is_seen(Plant::AckRenewalAtOnce, &[Law::I1, Law::I6, Law::I7]);
 }
 
 #[test]
@@ -64,20 +64,20 @@ fn forgotten_request_ids_are_seen() {
 
 #[test]
 fn an_expiry_without_a_quorum_is_seen() {
-    is_seen(Plant::ExpireWithoutQuorum, &[Law::I1, Law::I6]);
+    is_seen(Plant::ExpireWithoutQuorum, &[Law::I1, Law::I6, Law::I7]);
 }
 
 #[test]
 fn a_lease_counted_from_the_acknowledgement_is_seen() {
-    is_seen(Plant::CountFromAck, &[Law::I1, Law::I6]);
+    is_seen(Plant::CountFromAck, &[Law::I1, Law::I6, Law::I7]);
 }
 
 #[test]
 fn a_token_that_is_used_again_is_seen() {
-    is_seen(Plant::ForgetTokens, &[Law::I1]);
+    is_seen(Plant::ForgetTokens, &[Law::I1, Law::I7]);
 }
 
 #[test]
 fn a_replica_that_is_behind_and_acted_upon_is_seen() {
-    is_seen(Plant::StaleReplica, &[Law::I1, Law::I2]);
+    is_seen(Plant::StaleReplica, &[Law::I1, Law::I2, Law::I7]);
 }

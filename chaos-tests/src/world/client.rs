@@ -5,6 +5,7 @@ use super::sim::World;
 use rota_protocol::ask::Ask;
 use rota_protocol::command::{Command, Outcome, Proposal};
 use rota_protocol::job::{Actor, ArraySpec, JobSpec, Role};
+use rota_protocol::queue::{Ceiling, Excess, QueueSpec};
 use rota_protocol::work::{Dependency, GangSpec, Relation, Warning};
 use rota_protocol::{HostId, JobId, RequestId};
 
@@ -16,6 +17,11 @@ const DELAY_MS: (u64, u64) = (1, 20);
 const LOST_PERMILLE: u64 = 100;
 /// More GPUs than any host has.
 const TOO_MANY_GPUS: u32 = 16;
+
+/// Submits most.
+const LARGE_TENANT: &str = "lab";
+/// Has a queue with a guarantee.
+pub(super) const SMALL_TENANT: &str = "ops";
 
 /// What users did so far.
 #[derive(Debug, Default)]
@@ -46,7 +52,7 @@ impl World {
         let gap = self.params.client_gap_ms;
         let next = self.now + self.rng.range(1, 2 * gap);
         self.queue.push(next, Ev::Outside(Outside::Client));
-        match self.rng.weighted(&[60, 22, 6, 6, 6]) {
+        match self.rng.weighted(&[60, 22, 6, 6, 6, 3]) {
             0 => {
                 let spec = self.draw_spec();
                 self.request(Command::Submit { spec });
@@ -77,9 +83,13 @@ impl World {
                 };
                 self.request(command);
             }
-            _ => {
+            4 => {
                 let host = HostId(self.rng.range(1, self.hosts.len() as u64));
                 self.request(Command::UndrainHost { host });
+            }
+            _ => {
+                let cards = self.rng.chance(600).then(|| self.rng.range(0, 4) * 1_000);
+                self.request(ceiling(cards));
             }
         }
     }
@@ -166,7 +176,9 @@ impl World {
     /// Makes a new request.
     pub(super) fn request(&mut self, command: Command) -> usize {
         let at = self.clients.requests.len();
-        let actor = Actor { tenant: "lab".into(), user: "ann".into(), role: Role::Operator };
+        let small = matches!(command, Command::Submit { .. }) && !self.healed && self.rng.chance(200);
+        let tenant = if small { SMALL_TENANT } else { LARGE_TENANT };
+        let actor = Actor { tenant: tenant.into(), user: "ann".into(), role: Role::Operator };
         let proposal = Proposal { request: RequestId(at as u128 + 1), actor, command };
         self.clients.requests.push(Request { proposal, answer: None });
         self.ask(at);
@@ -206,4 +218,11 @@ impl World {
         self.oracle_answered(request, &outcome);
         self.clients.requests[at].answer = Some(outcome);
     }
+}
+
+/// Bounds what the large tenant may hold; none lifts the bound.
+pub(super) fn ceiling(gpu_milli: Option<u64>) -> Command {
+    let open = QueueSpec::open(LARGE_TENANT);
+    let ceiling = Ceiling { gpu_milli, ..Ceiling::default() };
+    Command::SetQueue { queue: QueueSpec { ceiling, excess: Excess::RequeueYoungest, ..open } }
 }

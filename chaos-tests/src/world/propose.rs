@@ -2,6 +2,7 @@
 //! now and then. What it proposes is often refused, and that is fine: `apply` is under test, and the hosts behind it.
 
 use super::rng::Rng;
+use rota_core::apply::PREEMPT_GAP;
 use rota_core::fit::{self, Want};
 use rota_core::state::host::HostLife;
 use rota_core::{Attempt, Host, Job, State};
@@ -28,6 +29,7 @@ pub fn moves(state: &State, avoid: &BTreeSet<HostId>, now_ms: u64, rng: &mut Rng
     let late = state.jobs().filter(|job| !job.state.is_terminal() && job.started_ms.is_none()).filter(late);
     moves.extend(late.map(|job| Move::Lapse { job: job.id }));
     moves.extend(empty_drained(state, now_ms));
+    moves.extend(lower_to_ceiling(state));
     if rng.chance(EVICT_PERMILLE) {
         moves.extend(preempt(state, rng));
     }
@@ -100,18 +102,45 @@ fn empty_drained(state: &State, now_ms: u64) -> Option<Move> {
     })
 }
 
-/// Ends work of lower priority for a job that waits; it then has the slots.
+/// The youngest attempts of a queue that is above its ceiling, until it is not.
+fn lower_to_ceiling(state: &State) -> Option<Move> {
+    let queue = state.queues().iter().find(|queue| !queue.held.within(&queue.bound()))?;
+    let mut over = queue.held.gpu_milli.saturating_sub(queue.bound().gpu_milli);
+    let own: Vec<&Attempt> = state.attempts().filter(|attempt| attempt.queue == queue.id).collect();
+    // What ends already counts as gone.
+    let ending = own.iter().filter(|attempt| attempt.state == AttemptState::Ending);
+    over = over.saturating_sub(ending.map(|attempt| u64::from(attempt.gpu_milli)).sum());
+    let mut victims = Vec::new();
+    for attempt in own.iter().rev().filter(|a| a.state != AttemptState::Ending && !a.in_gang) {
+        if over == 0 {
+            break;
+        }
+        over = over.saturating_sub(u64::from(attempt.gpu_milli));
+        victims.push(attempt.token);
+    }
+    let reason = EndReason::Ceiling;
+    (!victims.is_empty()).then(|| Move::Evict { job: None, reason, victims, slots: Vec::new(), choice: 0 })
+}
+
+/// Ends work for a job that waits, by any of the rules that allow it; it then has the slots.
 fn preempt(state: &State, rng: &mut Rng) -> Option<Move> {
     let waits = |job: &&Job| job.is_ready() && job.spec.ask.gpus() > 0;
     let waiting: Vec<&Job> = state.jobs().filter(waits).collect();
     let job = waiting.get(usize::try_from(rng.below(waiting.len() as u64)).ok()?)?;
-    let reason = if rng.chance(200) { EndReason::Move } else { EndReason::Preempt };
-    let gap = if reason == EndReason::Move { 0 } else { rota_core::apply::PREEMPT_GAP };
+    let guaranteed = state.queues().get(job.queue).is_some_and(|queue| queue.spec.guarantee.gpu_milli > 0);
+    let reason = match rng.below(10) {
+        _ if guaranteed && rng.chance(700) => EndReason::Reclaim,
+        0 | 1 => EndReason::Move,
+        _ => EndReason::Preempt,
+    };
+    let may_end = |attempt: &Attempt| match reason {
+        EndReason::Reclaim => job.queue != attempt.queue,
+        EndReason::Move => job.priority >= attempt.priority,
+        _ => job.priority >= attempt.priority.saturating_add(PREEMPT_GAP),
+    };
     let below = |attempt: &&Attempt| {
-        attempt.preemptible
-            && attempt.task.job != job.id
-            && attempt.state != AttemptState::Ending
-            && job.priority >= attempt.priority.saturating_add(gap)
+        let other = attempt.task.job != job.id && attempt.state != AttemptState::Ending;
+        other && attempt.preemptible && may_end(attempt)
     };
     let (fewest, cards) = (job.start_range().0 as usize, job.spec.ask.gpus() as usize);
     let (mut victims, mut slots) = (Vec::new(), Vec::new());

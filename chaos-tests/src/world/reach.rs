@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// What a whole sweep must have met.
-pub const MUST: [&str; 35] = [
+pub const MUST: [&str; 39] = [
     "lease expired",
     "fenced",
     "attempt adopted",
@@ -34,7 +34,11 @@ pub const MUST: [&str; 35] = [
     "impossible job explained",
     "gang started",
     "card shared",
-    "evicted",
+    "evicted to preempt",
+    "evicted to drain",
+    "evicted to move",
+    "evicted to reclaim",
+    "evicted to ceiling",
     "asked to be queued again",
     "warning heeded",
     "dependency not met",

@@ -9,6 +9,7 @@ use rota_core::state::host::HostLife;
 use rota_protocol::ask::Ask;
 use rota_protocol::command::{Command, Proposal};
 use rota_protocol::job::JobSpec;
+use rota_protocol::queue::Ceiling;
 use rota_protocol::{HostId, JobId};
 
 /// How often it is looked.
@@ -25,6 +26,7 @@ impl World {
         for host in self.ids() {
             self.request(Command::UndrainHost { host });
         }
+        self.request(super::client::ceiling(None));
         let spec = JobSpec {
             name: "probe".into(),
             argv: vec![b"/bin/true".to_vec()],
@@ -55,7 +57,7 @@ impl World {
             self.oracle.broken(self.now, Law::I20, format!("{SOON_MS} ms after the faults: {what}"));
         }
         self.cancel_the_impossible();
-        self.end_late_drains();
+        self.end_late_wishes();
         match self.not_at_rest() {
             None => self.at_rest(),
             Some(what) if since > REST_MS => {
@@ -107,8 +109,8 @@ impl World {
         }
     }
 
-    /// A drain that was asked during the faults may have come after the healing.
-    fn end_late_drains(&mut self) {
+    /// A drain or a ceiling that was asked during the faults may have come after the healing.
+    fn end_late_wishes(&mut self) {
         if self.clients.requests.iter().any(|request| request.answer.is_none()) {
             return;
         }
@@ -116,6 +118,9 @@ impl World {
             self.log.head.hosts().filter(|h| h.drain.is_some()).map(|h| h.id).collect();
         for host in drained {
             self.request(Command::UndrainHost { host });
+        }
+        if self.log.head.queues().iter().any(|queue| queue.spec.ceiling != Ceiling::default()) {
+            self.request(super::client::ceiling(None));
         }
     }
 

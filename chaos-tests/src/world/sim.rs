@@ -15,6 +15,7 @@ use super::rng::Rng;
 use rota_core::State;
 use rota_protocol::command::{Command, TokenUse};
 use rota_protocol::job::Actor;
+use rota_protocol::queue::{Amounts, QueueSpec};
 use rota_protocol::{ClusterId, HostId};
 use std::collections::VecDeque;
 
@@ -108,6 +109,10 @@ impl World {
             first.push(super::lead::by_rota(Command::MintToken { token, usage, expires_at_ms }));
             first.push(super::lead::by_rota(Command::AdmitHost { token, host_name, addr }));
         }
+        // A queue that may take back what others borrow.
+        let guarantee = Amounts { gpu_milli: 2_000, ..Amounts::default() };
+        let queue = QueueSpec { guarantee, ..QueueSpec::open(super::client::SMALL_TENANT) };
+        first.push(super::lead::by_rota(Command::SetQueue { queue }));
         debug_assert!(first.iter().all(|p| p.actor == Actor::system()));
         self.append(HostId(1), first);
         for host in self.ids() {

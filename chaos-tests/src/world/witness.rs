@@ -4,7 +4,7 @@ use super::oracle::Law;
 use super::sim::World;
 use rota_core::EndedAttempt;
 use rota_node::logic::gang::Meeting;
-use rota_protocol::job::AttemptEnd;
+use rota_protocol::job::{AttemptEnd, EndReason};
 use rota_protocol::{HostId, JobId, Token};
 use std::collections::BTreeMap;
 
@@ -26,7 +26,8 @@ impl World {
     pub(super) fn oracle_meets(&mut self, host: HostId, token: Token, meeting: &Meeting) {
         self.reach.hit("gang started");
         let Some(attempt) = self.log.head.attempt(token) else { return };
-        let Some(spec) = self.log.head.job(attempt.task.job).and_then(|job| job.spec.gang) else { return };
+        let job = attempt.task.job;
+        let Some(spec) = self.log.head.job(job).and_then(|job| job.spec.gang) else { return };
         let seats: Vec<_> = meeting.seats.iter().map(|seat| (seat.index, seat.host)).collect();
         let now = self.now;
         if seats.get(meeting.rank) != Some(&(attempt.task.index, host)) {
@@ -36,8 +37,8 @@ impl World {
         if spec.is_elastic() {
             return;
         }
-        let job = attempt.task.job;
-        if seats.len() != spec.max as usize || meeting.port.is_none() {
+        let has_ports = self.log.head.attempts_of(job).any(|part| part.port.is_some());
+        if seats.len() != spec.max as usize || (has_ports && meeting.port.is_none()) {
             let what = format!("a part of gang {job} is told {} parts at {:?}", seats.len(), meeting.port);
             self.oracle.broken(now, Law::I7, what);
         }
@@ -82,18 +83,23 @@ impl World {
     /// An attempt is over: what was put out, or asked for it, waits again; nobody's retries pay.
     pub(super) fn oracle_comes_back(&mut self, id: JobId, ended: &EndedAttempt) {
         let Some(job) = self.log.head.job(id).filter(|job| !job.cancel_asked) else { return };
-        let evicted = ended.asked.is_some_and(rota_protocol::job::EndReason::is_eviction);
-        let moved = matches!(
-            ended.asked,
-            Some(rota_protocol::job::EndReason::Drain | rota_protocol::job::EndReason::Move)
-        );
+        let evicted = ended.asked.is_some_and(EndReason::is_eviction);
+        let moved = matches!(ended.asked, Some(EndReason::Drain | EndReason::Move));
         let asks = matches!(ended.end, AttemptEnd::Requeued { .. }) && ended.asked.is_none();
         let comes_back = asks || (evicted && (job.spec.requeue || moved) && !ended.end.is_success());
         if asks {
             self.reach.hit("asked to be queued again");
         }
-        if evicted {
-            self.reach.hit("evicted");
+        let evicted_to = match ended.asked {
+            Some(EndReason::Preempt) => Some("evicted to preempt"),
+            Some(EndReason::Drain) => Some("evicted to drain"),
+            Some(EndReason::Move) => Some("evicted to move"),
+            Some(EndReason::Reclaim) => Some("evicted to reclaim"),
+            Some(EndReason::Ceiling) => Some("evicted to ceiling"),
+            Some(EndReason::Cancel | EndReason::Gang) | None => None,
+        };
+        if let Some(what) = evicted_to {
+            self.reach.hit(what);
         }
         if !comes_back || job.gang_over.is_some() {
             return;

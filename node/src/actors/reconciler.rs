@@ -16,7 +16,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use rota_core::Attempt;
 use rota_protocol::ask::CARD_MILLI;
 use rota_protocol::command::{Command, Proposal};
-use rota_protocol::ids::{HostId, RequestId, Token};
+use rota_protocol::ids::{HostId, JobId, RequestId, Token};
 use rota_protocol::job::{Actor as Author, AttemptEnd};
 use rota_protocol::report::AttemptReport;
 use rota_protocol::spool::{ExitRecord, LaunchOrder};
@@ -207,12 +207,18 @@ async fn compare(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorP
 
 /// The present lists of the elastic gangs that have parts here.
 fn elastic_rosters(replica: &rota_core::State, host: HostId) -> Vec<(Token, String)> {
+    let elastic = |job| {
+        let spec = replica.job(job)?.spec.gang.filter(|gang| gang.is_elastic());
+        spec.and_then(|_| gang::roster(replica, job))
+    };
+    // Many parts may be here, and the list is long: once for each gang.
+    let mut known: BTreeMap<JobId, Option<String>> = BTreeMap::new();
     let parts = replica.attempts_on(host).filter(|attempt| attempt.in_gang);
-    let elastic = parts.filter(|part| {
-        let spec = replica.job(part.task.job).and_then(|job| job.spec.gang);
-        spec.is_some_and(|gang| gang.is_elastic())
+    let with_roster = parts.filter_map(|part| {
+        let roster = known.entry(part.task.job).or_insert_with(|| elastic(part.task.job));
+        Some((part.token, roster.clone()?))
     });
-    elastic.filter_map(|part| Some((part.token, gang::roster(replica, part.task.job)?))).collect()
+    with_roster.collect()
 }
 
 /// Tells the parts that are here what changed in their gangs.

@@ -57,7 +57,7 @@ pub fn meeting(state: &State, token: Token) -> Option<Meeting> {
     } else {
         started_together(state, job, entry)
     };
-    let (seats, port) = in_order(state, job.id, seats);
+    let (seats, port) = in_order(state, seats);
     let rank = seats.iter().position(|seat| seat.token == token)?;
     Some(Meeting { seats, rank, port })
 }
@@ -77,11 +77,12 @@ fn seat(state: &State, index: u32, token: Token, host: HostId) -> Seat {
     Seat { index, token, host, name, addr }
 }
 
-fn in_order(state: &State, job: JobId, mut seats: Vec<Seat>) -> (Vec<Seat>, Option<u16>) {
-    let holder = state.attempts_of(job).find_map(|part| Some((part.token, part.port?)));
-    let holder = holder.filter(|(token, _)| seats.iter().any(|seat| seat.token == *token));
-    seats.sort_by_key(|seat| (holder.is_none_or(|(token, _)| seat.token != token), seat.index));
-    (seats, holder.map(|(_, port)| port))
+/// The first part of a `Start` has its lowest token, so that it is known even after it is over.
+fn in_order(state: &State, mut seats: Vec<Seat>) -> (Vec<Seat>, Option<u16>) {
+    let first = seats.iter().map(|seat| seat.token).min();
+    seats.sort_by_key(|seat| (Some(seat.token) != first, seat.index));
+    let port = first.and_then(|token| state.attempt(token)?.port);
+    (seats, port)
 }
 
 /// The gang's file: its present parts, lines of `name=value`. None for a job that is no gang.
@@ -90,7 +91,7 @@ pub fn roster(state: &State, job: JobId) -> Option<String> {
     let spec = state.job(job)?.spec.gang?;
     let here = state.attempts_of(job).filter(|part| part.state != AttemptState::Ending);
     let seats = here.map(|part| seat(state, part.task.index, part.token, part.host)).collect();
-    let (seats, port) = in_order(state, job, seats);
+    let (seats, port) = in_order(state, seats);
     let indices: Vec<String> = seats.iter().map(|seat| seat.index.to_string()).collect();
     let mut text = format!("size={}\nmin={}\nmax={}\n", seats.len(), spec.min, spec.max);
     // Writing to a string cannot fail.

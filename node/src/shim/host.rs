@@ -290,24 +290,6 @@ impl ShimHost {
         }
     }
 
-    /// The folder that is a task's own while it runs.
-    #[must_use]
-    pub fn own_dir(&self, token: Token) -> PathBuf {
-        own_dir::path_of(&self.inner.tasks, token)
-    }
-
-    /// Tells a task who the present parts of its gang are.
-    ///
-    /// # Errors
-    /// It has no folder yet or any more, or the disk refuses.
-    pub async fn tell_gang(&self, token: Token, text: String) -> io::Result<()> {
-        let tasks = self.inner.tasks.clone();
-        // The disk may stall; the runtime must not.
-        tokio::task::spawn_blocking(move || own_dir::write_gang(&tasks, token, &text))
-            .await
-            .map_err(io::Error::other)?
-    }
-
     /// Every attempt that was not released, for `reconcile`.
     #[must_use]
     pub fn locals(&self) -> BTreeMap<Token, Local> {

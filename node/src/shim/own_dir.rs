@@ -5,18 +5,39 @@
 //! under a fresh name and moved into place, which replaces a link instead of writing through it, and of the task's
 //! answer only the presence counts. The folder above is the agent's, so the folder itself cannot be swapped.
 
+use super::host::ShimHost;
 use rota_protocol::Token;
 use rota_protocol::spool::{GANG_NAME, LaunchOrder, NOTICE_NAME, REQUEUE_NAME};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 /// Name of the folder above, below the data directory.
 const TASKS: &str = "tasks";
+
+impl ShimHost {
+    /// The folder that is a task's own while it runs.
+    #[must_use]
+    pub fn own_dir(&self, token: Token) -> PathBuf {
+        path_of(&self.inner().tasks, token)
+    }
+
+    /// Tells a task who the present parts of its gang are.
+    ///
+    /// # Errors
+    /// It has no folder yet or any more, or the disk refuses.
+    pub async fn tell_gang(&self, token: Token, text: String) -> io::Result<()> {
+        let tasks = self.inner().tasks.clone();
+        // The disk may stall; the runtime must not.
+        tokio::task::spawn_blocking(move || write_gang(&tasks, token, &text))
+            .await
+            .map_err(io::Error::other)?
+    }
+}
 
 /// A task's folder, made by its shim.
 #[derive(Debug)]
@@ -42,7 +63,7 @@ impl OwnDir {
             chown(&path, Some(uid), Some(gid))?;
         }
         if !order.gang.is_empty() {
-            match OpenOptions::new().write(true).create_new(true).mode(0o644).open(path.join(GANG_NAME)) {
+            match create(&path.join(GANG_NAME)) {
                 Ok(mut file) => file.write_all(&order.gang)?,
                 // The agent was here already, with a newer list.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -71,7 +92,9 @@ impl OwnDir {
 /// Makes the folder above the tasks' own: to be passed through by everybody, to be listed by nobody.
 pub(super) fn make_parent(data_dir: &Path) -> io::Result<PathBuf> {
     let path = data_dir.join(TASKS);
-    DirBuilder::new().recursive(true).mode(0o711).create(&path)?;
+    DirBuilder::new().recursive(true).create(&path)?;
+    // Whatever the agent's own mask says.
+    std::fs::set_permissions(&path, Permissions::from_mode(0o711))?;
     path.canonicalize()
 }
 
@@ -105,10 +128,15 @@ fn replace(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // Fails on anything that is there already, links included.
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&fresh)?;
-    file.write_all(bytes)?;
+    create(&fresh)?.write_all(bytes)?;
     std::fs::rename(&fresh, dir.join(name))
+}
+
+/// A new file that the task may read. Fails on anything that is there already, links included.
+fn create(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.set_permissions(Permissions::from_mode(0o644))?;
+    Ok(file)
 }
 
 #[cfg(test)]

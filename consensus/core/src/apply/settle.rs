@@ -181,7 +181,8 @@ fn settle_part(job: &mut Job, rank: u32, fate: Fate, end: &AttemptEnd) -> Settle
 /// The last part of a gang that was to end is gone: it waits again as a whole, or it is over.
 fn gang_is_gone(job: &mut Job) {
     job.gang_ending = false;
-    if job.gang_over.is_some() {
+    // A cancel that came while it was ending is the last word.
+    if job.gang_over.is_some() || job.cancel_asked {
         job.pending.drain_into(&mut job.cancelled);
         return;
     }

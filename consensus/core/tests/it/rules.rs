@@ -4,10 +4,10 @@ use crate::lab::{Lab, exit, host_facts, job_spec, launch_failed, user};
 use rota_core::{Faults, State, invariant, view};
 use rota_protocol::api::QueueFilter;
 use rota_protocol::command::{Command, Entry, LOG_FORMAT, Outcome, Proposal, TokenUse};
-use rota_protocol::job::{Actor, AttemptEnd, Role};
-use rota_protocol::plan::Refusal;
+use rota_protocol::job::{Actor, AttemptEnd, JobState, Role};
+use rota_protocol::plan::{Move, Part, Plan, Refusal};
 use rota_protocol::report::{AttemptFact, AttemptReport};
-use rota_protocol::{ClusterId, ErrorCode, HostId, JobId, PublicError, RequestId, Token};
+use rota_protocol::{ClusterId, DeviceUuid, ErrorCode, HostId, JobId, PublicError, RequestId, Token};
 
 fn refused(outcome: Outcome) -> PublicError {
     match outcome {
@@ -435,4 +435,26 @@ fn planted_defects_show() {
     };
     lab.state.apply(lab.state.applied_index() + 1, &entry);
     assert!(!invariant::check(&lab.state).is_empty());
+}
+
+/// Seeds 12 and 38 of the simulator: the last part of a broken gang ended after the cancel, and the gang waited again.
+#[test]
+fn a_cancel_is_the_last_word_on_a_gang_that_is_ending() {
+    let mut lab = Lab::with(&["h1 gpus=2xA100:80GiB"]);
+    let job = lab.submit("gpus=1 gang=2");
+    let host = lab.state.hosts().find(|host| host.name == "h1").unwrap();
+    let (host, epoch) = (host.id, host.epoch);
+    let devices = |index| vec![DeviceUuid(format!("GPU-h1-{index}"))];
+    let parts = (0..2).map(|index| Part { index, host, epoch, devices: devices(index) }).collect();
+    let moves = vec![Move::Start { job, choice: 0, parts }];
+    let plan = Plan { seen_index: lab.state.applied_index(), moves };
+    assert_eq!(lab.system(Command::CommitPlan { plan }), Outcome::Planned { refused: vec![] });
+    let tokens: Vec<Token> = lab.state.attempts_of(job).map(|attempt| attempt.token).collect();
+    lab.end(tokens[0], launch_failed());
+    assert!(lab.state.job(job).is_some_and(|job| job.gang_ending));
+    lab.cancel(job);
+    lab.end(tokens[1], AttemptEnd::GangBroken);
+    assert_eq!(lab.state.job(job).map(|job| job.state), Some(JobState::Cancelled));
+    assert!(lab.is_idle());
+    lab.check();
 }
