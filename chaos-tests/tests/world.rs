@@ -74,7 +74,7 @@ fn a_lease_counted_from_the_acknowledgement_is_seen() {
 
 #[test]
 fn a_token_that_is_used_again_is_seen() {
-    is_seen(Plant::ForgetTokens, &[Law::I1, Law::I7]);
+    is_seen(Plant::ForgetTokens, &[Law::I1, Law::I2, Law::I7]);
 }
 
 #[test]

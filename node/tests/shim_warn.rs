@@ -5,7 +5,6 @@
 mod shim_lab;
 
 use rota_node::io::clock::wall_ms;
-use rota_node::shim::ShimNote;
 use rota_protocol::Token;
 use rota_protocol::api::OutputStream::Stdout;
 use rota_protocol::job::{AttemptEnd, EndReason};
@@ -62,7 +61,7 @@ async fn a_warning_reaches_the_program_below_a_shell_that_knows_nothing_of_it() 
     let term_ms: u64 = field(&said, "term_ms").parse().unwrap();
     assert!((asked_ms + 30_000..asked_ms + 32_000).contains(&deadline_ms), "{said}");
     assert_eq!(deadline_ms - term_ms, 20_000, "{said}");
-    assert!(!lab.host.own_dir(Token(1)).exists(), "the folder goes with the task");
+    assert_eq!(notes(&lab, 1), 0, "its notes go with the task");
 }
 
 #[tokio::test]
@@ -197,8 +196,8 @@ async fn a_task_that_is_out_of_time_may_still_ask_for_another_run() {
 #[tokio::test]
 async fn a_part_reads_the_list_of_its_gang_as_it_is() {
     let mut lab = Lab::new().await;
-    let script = r#"cat "${ROTA_NOTICE_FILE%/*}/gang"; echo ready
-        while ! grep -q size=3 "${ROTA_NOTICE_FILE%/*}/gang"; do sleep 0.01; done; echo three"#;
+    let script = r#"gang=${ROTA_NOTICE_FILE%.notice}.gang; cat "$gang"; echo ready
+        while ! grep -q size=3 "$gang"; do sleep 0.01; done; echo three"#;
     let mut order = lab.order(1, &["sh", "-c", script]);
     order.gang = b"size=2\n".to_vec();
     lab.host.launch(order).await.unwrap();
@@ -208,20 +207,31 @@ async fn a_part_reads_the_list_of_its_gang_as_it_is() {
     assert!(lab.host.tell_gang(Token(1), "size=4\n".to_owned()).await.is_err(), "there is nobody to tell");
 }
 
+/// Files between Rota and a task.
+fn notes(lab: &Lab, token: u64) -> usize {
+    let names = std::fs::read_dir(lab.data.join("tasks")).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_str().unwrap().starts_with(&format!("{token}-"))).count()
+}
+
 #[tokio::test]
-async fn what_a_dead_shim_leaves_of_a_tasks_folder_goes_with_the_next_agent() {
+async fn what_a_dead_shim_leaves_of_a_tasks_notes_is_cleared() {
     let mut lab = Lab::new().await;
-    lab.sh(1, "sleep 9999").await;
-    let pid = lab.started(1).await;
-    lab.sh(2, "sleep 9998").await;
-    lab.started(2).await;
-    let (gone, stays) = (lab.host.own_dir(Token(1)), lab.host.own_dir(Token(2)));
-    assert!(gone.exists() && stays.exists());
-    shim_lab::kill(shim_lab::parent(pid));
-    assert!(matches!(lab.note().await, ShimNote::Ended { .. }));
+    let mut pids = Vec::new();
+    for token in [1, 2] {
+        lab.sh(token, "touch \"$ROTA_REQUEUE_FILE\"; echo x; sleep 9999").await;
+        lab.says(token, b"x\n").await;
+        pids.push(lab.started_or_local(token).await);
+    }
+    assert_eq!((notes(&lab, 1), notes(&lab, 2)), (1, 1));
+    shim_lab::kill(shim_lab::parent(pids[0]));
+    lab.ended(1).await;
+    assert_eq!((notes(&lab, 1), notes(&lab, 2)), (0, 1));
+    // What nobody knows of any more, a new agent clears.
+    std::fs::write(lab.data.join("tasks/1-0.requeue"), "").unwrap();
     let remains = lab.kill_agent().await;
     let mut lab = Lab::open(remains, shim_lab::LEASE_MS).await;
-    assert!(!gone.exists() && stays.exists());
+    assert_eq!((notes(&lab, 1), notes(&lab, 2)), (0, 1));
     lab.host.end(Token(2), EndReason::Cancel).await;
     assert_eq!(lab.ended(2).await.end, AttemptEnd::Cancelled);
+    assert_eq!(notes(&lab, 2), 0);
 }

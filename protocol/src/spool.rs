@@ -4,10 +4,9 @@
 //! that a torn one is seen), `<token>.stdout`, `<token>.stderr` (raw bytes; made with the first byte). The shim holds a
 //! lock on its record for as long as it lives: the lock proves that the process named there is the one meant.
 //!
-//! `<data>/tasks/<token>/`: a folder that is the task's own while it runs: [`NOTICE_NAME`] and [`GANG_NAME`] are
-//! written there for the task to read, each replaced as a whole, [`REQUEUE_NAME`] is made by the task. All three are
-//! text for programs, lines of `name=value`; nothing of it is believed by anyone but the task, except that the last
-//! one is there.
+//! `<data>/tasks/<token>-<random>.<name>`, while a task runs: [`NOTICE_NAME`] and [`GANG_NAME`] are written for the task
+//! to read, each replaced as a whole, lines of `name=value`; [`REQUEUE_NAME`] is made by the task, and of it only the
+//! presence counts.
 
 use crate::ids::{BootId, ClusterId, DeviceUuid, HostId, LeaseEpoch, TaskId, Token};
 use crate::job::{AttemptEnd, EndReason};
@@ -53,8 +52,8 @@ pub struct LaunchOrder {
     pub kill_budget_ms: u32,
     /// The file that holds the host's lease deadline.
     pub lease_path: Vec<u8>,
-    /// The task's own folder, `<data>/tasks/<token>`; the shim makes it and clears it.
-    pub own_dir: Vec<u8>,
+    /// The beginning of the paths of the task's notes, `<data>/tasks/<token>-<random>`.
+    pub notes_base: Vec<u8>,
     /// A signal before an end that Rota brings about.
     pub warning: Option<Warning>,
     /// Exit status by which the task asks to be queued again.

@@ -19,7 +19,7 @@ pub enum Msg {
     End(EndReason),
     /// Tell the task who is in its gang now.
     Gang(String),
-    /// Tell it again: it had no folder yet.
+    /// Tell it again: it was not started yet.
     GangAgain,
     /// The log has its end: forget it, and stop.
     Release,
@@ -84,7 +84,7 @@ impl Actor for Attempt {
     }
 }
 
-/// The shim makes the folder a moment after its order; until then, and while the disk refuses, it is tried again.
+/// The shim makes the file a moment after its order; until then, and while the disk refuses, it is tried again.
 async fn tell_gang(myself: &ActorRef<Msg>, state: &mut State) {
     const PAUSE: Duration = Duration::from_millis(200);
     let Some(text) = state.untold.clone() else { return };

@@ -309,13 +309,13 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
         let own = lease.as_ref()?;
         (own.epoch, own.file.path().as_os_str().as_encoded_bytes().to_vec())
     };
-    let own_dir = node.shims.own_dir(token).into_os_string().into_encoded_bytes();
+    let notes_base = node.shims.draw_notes_base(token);
     node.consensus.read(|replica| {
         // Never an attempt of an older epoch under the lease of a newer one.
         let attempt = replica.attempt(token).filter(|attempt| attempt.epoch == epoch)?;
         let spec = &replica.job(attempt.task.job)?.spec;
         let meeting = gang::meeting(replica, token);
-        let env = task_env(&spec.env, task_of(node, attempt, &own_dir, meeting.as_ref()));
+        let env = task_env(&spec.env, task_of(node, attempt, &notes_base, meeting.as_ref()));
         let kill_budget_ms = u32::try_from(params.kill_budget_ms).unwrap_or(u32::MAX);
         let roster = gang::roster(replica, attempt.task.job).filter(|_| meeting.is_some());
         Some(LaunchOrder {
@@ -333,7 +333,7 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
             grace_ms: spec.grace_ms.unwrap_or(kill_budget_ms),
             kill_budget_ms,
             lease_path,
-            own_dir,
+            notes_base,
             warning: spec.warning,
             requeue_status: spec.requeue_status,
             gang: roster.unwrap_or_default().into_bytes(),
@@ -344,7 +344,7 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
 fn task_of<'a>(
     node: &Node,
     attempt: &'a Attempt,
-    own_dir: &'a [u8],
+    notes_base: &'a [u8],
     gang: Option<&'a gang::Meeting>,
 ) -> TaskEnv<'a> {
     let is_share = (1..CARD_MILLI).contains(&attempt.card_milli);
@@ -358,7 +358,7 @@ fn task_of<'a>(
         gpu_milli: attempt.gpu_milli,
         vram_mib: attempt.vram_mib,
         share: is_share.then_some(Share { milli: attempt.card_milli, vram_mib: attempt.card_vram_mib }),
-        own_dir,
+        notes_base,
         gang,
     }
 }

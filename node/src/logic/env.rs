@@ -60,8 +60,8 @@ pub struct TaskEnv<'a> {
     pub vram_mib: u64,
     /// Set when it has a share of one card instead of whole ones.
     pub share: Option<Share>,
-    /// The task's own folder.
-    pub own_dir: &'a [u8],
+    /// The beginning of the paths of its notes.
+    pub notes_base: &'a [u8],
     /// Its gang.
     pub gang: Option<&'a Meeting>,
 }
@@ -94,7 +94,7 @@ pub fn task_env(user: &[(Vec<u8>, Vec<u8>)], task: TaskEnv<'_>) -> Vec<(Vec<u8>,
     .chain(task.gang.into_iter().flat_map(Meeting::env))
     .map(|(name, value)| (name, value.into_bytes()))
     .collect();
-    let file = |name: &str| [task.own_dir, b"/", name.as_bytes()].concat();
+    let file = |name: &str| [task.notes_base, b".", name.as_bytes()].concat();
     own.push(("ROTA_NOTICE_FILE", file(NOTICE_NAME)));
     own.push(("ROTA_REQUEUE_FILE", file(REQUEUE_NAME)));
     if task.gang.is_some() {
@@ -144,7 +144,7 @@ mod tests {
             gpu_milli: 0,
             vram_mib: 0,
             share: None,
-            own_dir: b"/data/tasks/77",
+            notes_base: b"/data/tasks/77-ab",
             gang: None,
         }
     }
@@ -188,8 +188,8 @@ mod tests {
         assert_eq!(all(&env, "ROTA_JOB_ID"), ["5"]);
         assert_eq!(all(&env, "ROTA_TASK_INDEX"), ["3"]);
         assert_eq!(all(&env, "ROTA_ALTERNATIVE"), ["1"]);
-        assert_eq!(all(&env, "ROTA_NOTICE_FILE"), ["/data/tasks/77/notice"]);
-        assert_eq!(all(&env, "ROTA_REQUEUE_FILE"), ["/data/tasks/77/requeue"]);
+        assert_eq!(all(&env, "ROTA_NOTICE_FILE"), ["/data/tasks/77-ab.notice"]);
+        assert_eq!(all(&env, "ROTA_REQUEUE_FILE"), ["/data/tasks/77-ab.requeue"]);
     }
 
     #[test]
@@ -228,6 +228,6 @@ mod tests {
             text(&[("RANK", "0"), ("MASTER_ADDR", "x")], TaskEnv { gang: Some(&meeting), ..plain(&[]) });
         assert_eq!(all(&env, "RANK"), ["1"]);
         assert_eq!(all(&env, "MASTER_ADDR"), ["10.0.0.1"]);
-        assert_eq!(all(&env, "ROTA_GANG_FILE"), ["/data/tasks/77/gang"]);
+        assert_eq!(all(&env, "ROTA_GANG_FILE"), ["/data/tasks/77-ab.gang"]);
     }
 }

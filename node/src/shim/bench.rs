@@ -107,7 +107,7 @@ async fn kept(exe: &Path, data_dir: &Path, runs: u64) -> Result<(Duration, u64),
     let cluster = ClusterId(u128::from(std::process::id()));
     let order = |token: u64| {
         let task = TaskId { job: JobId(token), index: 0 };
-        let own_dir = host.own_dir(Token(token)).into_os_string().into_encoded_bytes();
+        let notes_base = host.draw_notes_base(Token(token));
         let env = TaskEnv {
             cluster,
             host: HostId(1),
@@ -118,7 +118,7 @@ async fn kept(exe: &Path, data_dir: &Path, runs: u64) -> Result<(Duration, u64),
             gpu_milli: 0,
             vram_mib: 0,
             share: None,
-            own_dir: &own_dir,
+            notes_base: &notes_base,
             gang: None,
         };
         LaunchOrder {
@@ -136,7 +136,7 @@ async fn kept(exe: &Path, data_dir: &Path, runs: u64) -> Result<(Duration, u64),
             grace_ms: 0,
             kill_budget_ms: 1_000,
             lease_path: lease.path().as_os_str().as_encoded_bytes().to_vec(),
-            own_dir,
+            notes_base,
             warning: None,
             requeue_status: None,
             gang: Vec::new(),

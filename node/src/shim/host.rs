@@ -3,7 +3,7 @@
 
 use super::calls::sync_unconfirmed;
 use super::link;
-use super::own_dir;
+use super::notes;
 use super::retention::Retention;
 use super::wire;
 use super::{AGENT_SOCKET, adopt};
@@ -150,7 +150,7 @@ impl Known {
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) dir: PathBuf,
-    /// Above the tasks' own folders.
+    /// Where tasks and Rota leave each other notes.
     pub(super) tasks: PathBuf,
     pub(super) boot: BootId,
     known: Mutex<BTreeMap<Token, Known>>,
@@ -183,7 +183,7 @@ impl ShimHost {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(folder)?;
         let dir = dir.canonicalize().map_err(folder)?;
         let folder = |source| ShimError::Folder { dir: dir.clone(), source };
-        let tasks = own_dir::make_parent(data_dir).map_err(folder)?;
+        let tasks = notes::make_folder(data_dir).map_err(folder)?;
         let boot = crate::io::proc::boot_id().map_err(ShimError::Boot)?;
         let inner = Arc::new(Inner {
             dir: dir.clone(),
@@ -201,8 +201,8 @@ impl ShimHost {
         let adopted = adopt::scan(&inner).await.map_err(folder)?;
         let lives = |one: &&Adopted| !matches!(one.state, LocalState::Ended(_));
         let living = adopted.iter().filter(lives).map(|one| one.token).collect();
-        if let Err(error) = own_dir::sweep(&inner.tasks, &living) {
-            tracing::warn!(%error, "folders of tasks that are gone cannot be removed");
+        if let Err(error) = notes::sweep(&inner.tasks, &living) {
+            tracing::warn!(%error, "notes of tasks that are gone cannot be removed");
         }
         let (orders, queue) = mpsc::channel(ORDERS_MAX);
         let server = link::spawn_server(exe, &dir, &writer).map_err(ShimError::Server)?;

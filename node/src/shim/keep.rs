@@ -3,7 +3,7 @@
 
 use super::conclude::conclude;
 use super::lease_file::LeaseReader;
-use super::own_dir::OwnDir;
+use super::notes::Notes;
 use super::processes::{Processes, Reaped};
 use super::program::{NotRun, launch_failed, run_program};
 use super::pump::{MOVE_BYTES, Pump};
@@ -73,17 +73,17 @@ pub(crate) fn keep(inherited: &Inherited, token: Token, order: &[u8]) -> i32 {
         Err(error) => return fail(format!("cannot write the attempt's record: {error}")),
     };
     let mut link = Link::new(inherited);
-    let exit = match OwnDir::make(&order) {
-        Ok(own) => {
-            let exit = match Keeper::start(inherited, &mut link, &order, &own) {
+    let exit = match Notes::begin(&order) {
+        Ok(notes) => {
+            let exit = match Keeper::start(inherited, &mut link, &order, &notes) {
                 Ok(keeper) => keeper.run(),
                 Err((end, stderr_bytes)) => ExitRecord { stderr_bytes, ..ExitRecord::never_ran(token, end) },
             };
-            own.clear();
+            notes.clear();
             exit
         }
         Err(error) => {
-            let end = launch_failed(format!("cannot make the task's own folder: {error}"));
+            let end = launch_failed(format!("cannot write the list of its gang: {error}"));
             ExitRecord::never_ran(token, end)
         }
     };
@@ -94,7 +94,7 @@ pub(crate) fn keep(inherited: &Inherited, token: Token, order: &[u8]) -> i32 {
 struct Keeper<'a, 'l> {
     inherited: &'a Inherited,
     link: &'l mut Link<'a>,
-    own: &'l OwnDir,
+    notes: &'l Notes,
     token: Token,
     lease: LeaseReader,
     life: Life,
@@ -118,7 +118,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
         inherited: &'a Inherited,
         link: &'l mut Link<'a>,
         order: &LaunchOrder,
-        own: &'l OwnDir,
+        notes: &'l Notes,
     ) -> Result<Self, (AttemptEnd, u64)> {
         let path = Path::new(OsStr::from_bytes(&order.lease_path));
         let mut lease = LeaseReader::open(path, &inherited.boot, order.epoch)
@@ -154,7 +154,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
         Ok(Self {
             inherited,
             link,
-            own,
+            notes,
             token: order.token,
             lease,
             life: Life::new(params, now_ms, deadline_ms),
@@ -284,7 +284,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
     fn children_ended(&mut self) -> bool {
         let reaped = self.processes.reap();
         if let Some(status) = self.processes.take_status() {
-            let (left, again) = (reaped == Reaped::Some, self.own.asks_again());
+            let (left, again) = (reaped == Reaped::Some, self.notes.asks_again());
             let what = self.life.main_ended(end_of(status), left, again);
             self.carry_out(what, boottime_ms());
         } else if self.life.is_killing() && reaped == Reaped::Some {
@@ -319,7 +319,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
     /// Tells the task why and by when it is to end. A disk that is full must not keep it from ending.
     fn give_notice(&self, now_ms: u64) {
         if let Some(notice) = self.life.notice() {
-            let _ = self.own.notice(&notice.text(now_ms, wall_ms()));
+            let _ = self.notes.notice(&notice.text(now_ms, wall_ms()));
         }
     }
 

@@ -22,7 +22,7 @@ mod keep;
 mod lease_file;
 mod link;
 mod logs;
-mod own_dir;
+mod notes;
 mod processes;
 mod program;
 mod pump;

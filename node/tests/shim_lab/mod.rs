@@ -76,7 +76,7 @@ impl Lab {
         let user = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LAB", "1")];
         let user: Vec<_> = user.iter().map(|(n, v)| (n.as_bytes().to_vec(), v.as_bytes().to_vec())).collect();
         let task = TaskId { job: JobId(token), index: 0 };
-        let own_dir = self.host.own_dir(Token(token)).into_os_string().into_encoded_bytes();
+        let notes_base = self.host.draw_notes_base(Token(token));
         let env = TaskEnv {
             cluster: self.cluster,
             host: HostId(1),
@@ -87,7 +87,7 @@ impl Lab {
             gpu_milli: 0,
             vram_mib: 0,
             share: None,
-            own_dir: &own_dir,
+            notes_base: &notes_base,
             gang: None,
         };
         LaunchOrder {
@@ -105,7 +105,7 @@ impl Lab {
             grace_ms: 200,
             kill_budget_ms: u32::try_from(KILL_BUDGET_MS).unwrap(),
             lease_path: self.lease.path().as_os_str().as_encoded_bytes().to_vec(),
-            own_dir,
+            notes_base,
             warning: None,
             requeue_status: None,
             gang: Vec::new(),

@@ -155,7 +155,7 @@ pub(crate) fn launch_orders() -> Vec<(&'static str, LaunchOrder)> {
         grace_ms: 30_000,
         kill_budget_ms: 5_000,
         lease_path: b"/var/lib/rota/lease/lease".to_vec(),
-        own_dir: b"/var/lib/rota/tasks/9".to_vec(),
+        notes_base: b"/var/lib/rota/tasks/9".to_vec(),
         warning: Some(rota_protocol::work::Warning { signal: 10, before_ms: 60_000, leader_only: true }),
         requeue_status: Some(75),
         gang: b"size=2\n".to_vec(),
