@@ -1,6 +1,6 @@
 //! Many seeds, over the cores that there are; each run is a world of its own, so the order does not matter.
 
-use super::oracle::Violation;
+use super::oracle::{Law, Violation};
 use super::plant::Plant;
 use super::reach::Reach;
 use super::sim::World;
@@ -69,7 +69,7 @@ pub fn sweep(seeds: &[u64], plant: Option<Plant>, threads: usize, first_only: bo
                 while !stop.load(Ordering::Relaxed)
                     && let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    let run = run(*seed, plant, false);
+                    let run = caught(*seed, plant);
                     let failed = !run.violations.is_empty();
                     total.lock().unwrap_or_else(PoisonError::into_inner).take(run);
                     if failed && first_only {
@@ -82,6 +82,19 @@ pub fn sweep(seeds: &[u64], plant: Option<Plant>, threads: usize, first_only: bo
     let mut total = total.into_inner().unwrap_or_else(PoisonError::into_inner);
     total.failed.sort_by_key(|run| run.seed);
     total
+}
+
+/// A run that panics broke a law too, and its seed must be known.
+fn caught(seed: u64, plant: Option<Plant>) -> Run {
+    std::panic::catch_unwind(|| run(seed, plant, false)).unwrap_or_else(|_| Run {
+        seed,
+        steps: 0,
+        virtual_ms: 0,
+        trace: 0,
+        violations: vec![Violation { at_ms: 0, law: Law::Core, what: "it panicked, see above".to_owned() }],
+        reach: Reach::default(),
+        lines: Vec::new(),
+    })
 }
 
 impl Sweep {
