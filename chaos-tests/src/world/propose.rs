@@ -62,7 +62,7 @@ fn start_gang(
             parts.push(Part { index, host: host.id, epoch: host.epoch, devices });
         }
     }
-    (parts.len() as u64 >= u64::from(fewest)).then(|| Move::Start { job: job.id, choice: 0, parts })
+    (parts.len() as u64 >= u64::from(fewest)).then_some(Move::Start { job: job.id, choice: 0, parts })
 }
 
 /// Sets of cards for one task each, as many as the host has room for.
@@ -160,7 +160,7 @@ fn preempt(state: &State, rng: &mut Rng) -> Option<Move> {
         }
     }
     slots.truncate(fewest);
-    (slots.len() == fewest).then(|| Move::Evict { job: Some(job.id), reason, victims, slots, choice: 0 })
+    (slots.len() == fewest).then_some(Move::Evict { job: Some(job.id), reason, victims, slots, choice: 0 })
 }
 
 fn shuffled<T>(mut items: Vec<T>, rng: &mut Rng) -> Vec<T> {

@@ -4,7 +4,7 @@ use super::oracle::Law;
 use super::sim::World;
 use rota_core::EndedAttempt;
 use rota_node::logic::gang::Meeting;
-use rota_protocol::job::{AttemptEnd, EndReason};
+use rota_protocol::job::{AttemptEnd, EndReason, JobState};
 use rota_protocol::{HostId, JobId, Token};
 use std::collections::BTreeMap;
 
@@ -101,7 +101,8 @@ impl World {
         if let Some(what) = evicted_to {
             self.reach.hit(what);
         }
-        if !comes_back || job.gang_over.is_some() {
+        // One that had not really begun may be given up in the same entry.
+        if !comes_back || job.gang_over.is_some() || job.state == JobState::DeadlineMissed {
             return;
         }
         let waits = job.ordinal(ended.index).is_some_and(|ordinal| job.pending.contains(ordinal));

@@ -387,6 +387,11 @@ impl<'p> Round<'p> {
         let want = Want { ask, tenant: &job.tenant };
         promise.slots.iter().find_map(|slot| {
             let at = self.view.host_at(slot.host)?;
+            // Silent hosts and back-off come before what is its own.
+            let ends_ms = self.guards.ends_ms(job);
+            if self.config.avoid_hosts.contains(&slot.host) || self.keeps_away(at, job, ends_ms) {
+                return None;
+            }
             let site = &self.ground.sites[at];
             let free = fit::takes(&site.row.host, site.used(), want, &slot.devices, self.now_ms).is_ok();
             free.then(|| (at, slot.devices.clone()))
