@@ -367,16 +367,9 @@ pub fn queue_call(pidfd: BorrowedFd<'_>, value: i32) -> io::Result<()> {
         value: u64::from(value.cast_unsigned()),
         rest: [0; 96],
     };
+    let (call, number) = (libc::SYS_pidfd_send_signal, c_long::from(call_signal()));
     // SAFETY: `info` has the size and layout of siginfo_t on 64-bit Linux and lives through the call.
-    let done = unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            fd_arg(pidfd),
-            c_long::from(call_signal()),
-            &raw const info,
-            0 as c_long,
-        )
-    };
+    let done = unsafe { libc::syscall(call, fd_arg(pidfd), number, &raw const info, 0 as c_long) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -385,11 +378,9 @@ pub fn queue_call(pidfd: BorrowedFd<'_>, value: i32) -> io::Result<()> {
 /// # Errors
 /// `ESRCH` when it is gone, `EINVAL` for a number that is no signal, `EPERM`.
 pub fn signal(pidfd: BorrowedFd<'_>, number: u8) -> io::Result<()> {
-    let no_info = ptr::null::<libc::siginfo_t>();
+    let (call, number, none) = (libc::SYS_pidfd_send_signal, c_long::from(number), 0 as c_long);
     // SAFETY: without information the kernel fills in its own, as for kill; nothing else is pointed to.
-    let done = unsafe {
-        libc::syscall(libc::SYS_pidfd_send_signal, fd_arg(pidfd), c_long::from(number), no_info, 0 as c_long)
-    };
+    let done = unsafe { libc::syscall(call, fd_arg(pidfd), number, none, none) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

@@ -66,6 +66,16 @@ pub struct TaskEnv<'a> {
     pub gang: Option<&'a Meeting>,
 }
 
+impl<'a> TaskEnv<'a> {
+    /// One that was granted no device and is in no gang.
+    #[must_use]
+    pub fn plain(cluster: ClusterId, host: HostId, token: Token, task: TaskId, notes_base: &'a [u8]) -> Self {
+        let (gpu_milli, vram_mib, choice) = (0, 0, 0);
+        let (devices, share, gang) = (&[], None, None);
+        Self { cluster, host, token, task, devices, choice, gpu_milli, vram_mib, share, notes_base, gang }
+    }
+}
+
 /// The whole environment: `user` byte for byte and in its order, without the names that Rota sets, then those.
 ///
 /// Devices are named by UUID, and the lists are always set: no ask means no GPU, not all of them. A share of a card is
@@ -134,19 +144,9 @@ mod tests {
     use rota_protocol::JobId;
 
     fn plain(devices: &[DeviceUuid]) -> TaskEnv<'_> {
-        TaskEnv {
-            cluster: ClusterId(0xab),
-            host: HostId(2),
-            token: Token(77),
-            task: TaskId { job: JobId(5), index: 3 },
-            devices,
-            choice: 1,
-            gpu_milli: 0,
-            vram_mib: 0,
-            share: None,
-            notes_base: b"/data/tasks/77-ab",
-            gang: None,
-        }
+        let task = TaskId { job: JobId(5), index: 3 };
+        let plain = TaskEnv::plain(ClusterId(0xab), HostId(2), Token(77), task, b"/data/tasks/77-ab");
+        TaskEnv { devices, choice: 1, ..plain }
     }
 
     fn text(user: &[(&str, &str)], task: TaskEnv<'_>) -> Vec<(String, String)> {

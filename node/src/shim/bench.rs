@@ -108,19 +108,7 @@ async fn kept(exe: &Path, data_dir: &Path, runs: u64) -> Result<(Duration, u64),
     let order = |token: u64| {
         let task = TaskId { job: JobId(token), index: 0 };
         let notes_base = host.draw_notes_base(Token(token));
-        let env = TaskEnv {
-            cluster,
-            host: HostId(1),
-            token: Token(token),
-            task,
-            devices: &[],
-            choice: 0,
-            gpu_milli: 0,
-            vram_mib: 0,
-            share: None,
-            notes_base: &notes_base,
-            gang: None,
-        };
+        let env = TaskEnv::plain(cluster, HostId(1), Token(token), task, &notes_base);
         LaunchOrder {
             cluster,
             host: HostId(1),

@@ -77,19 +77,7 @@ impl Lab {
         let user: Vec<_> = user.iter().map(|(n, v)| (n.as_bytes().to_vec(), v.as_bytes().to_vec())).collect();
         let task = TaskId { job: JobId(token), index: 0 };
         let notes_base = self.host.draw_notes_base(Token(token));
-        let env = TaskEnv {
-            cluster: self.cluster,
-            host: HostId(1),
-            token: Token(token),
-            task,
-            devices: &[],
-            choice: 0,
-            gpu_milli: 0,
-            vram_mib: 0,
-            share: None,
-            notes_base: &notes_base,
-            gang: None,
-        };
+        let env = TaskEnv::plain(self.cluster, HostId(1), Token(token), task, &notes_base);
         LaunchOrder {
             cluster: self.cluster,
             host: HostId(1),
