@@ -12,8 +12,9 @@ use crate::queue::QueueSpec;
 use crate::reservation::ReservationAsk;
 use crate::secret::Secret;
 use crate::view::{
-    Accepted, ClusterView, DeviceRow, DoctorRow, HostRow, JobRow, JobView, QueueRow, ReservationRow, WhyView,
+    Accepted, ClusterView, DeviceRow, DoctorRow, HostRow, JobRow, JobView, QueueRow, ReservationRow,
 };
+use crate::why::WhyView;
 use serde::{Deserialize, Serialize};
 
 /// A request with its number.

@@ -28,6 +28,7 @@ pub mod secret;
 pub mod spool;
 pub mod v1;
 pub mod view;
+pub mod why;
 pub mod work;
 
 pub use error::{ErrorCode, PublicError};

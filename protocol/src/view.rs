@@ -117,48 +117,6 @@ pub struct JobView {
     pub exit_status: Option<u8>,
 }
 
-/// Whether a job can start, and if not, why, in numbers that add up to the number of hosts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WhyView {
-    /// The log index of this copy.
-    pub index: u64,
-    /// The job.
-    pub job: JobId,
-    /// Where it stands.
-    pub state: JobState,
-    /// One sentence for a person.
-    pub verdict: String,
-    /// True when no host of the cluster could ever run it, even when empty, drained or down.
-    pub impossible: bool,
-    /// What is asked, as text.
-    pub ask: String,
-    /// How many hosts the cluster knows.
-    pub hosts: u32,
-    /// Each host is counted once, under the first reason that keeps the job off it.
-    pub by_reason: Vec<WhyReason>,
-    /// Tasks in front of it in the order, and the GPUs they ask.
-    pub ahead_tasks: u64,
-    /// GPUs that the tasks in front ask together.
-    pub ahead_gpus: u64,
-    /// For the failing part: the largest that any host offers, as text.
-    pub largest_offer: Option<String>,
-    /// One thing the user can change.
-    pub hint: Option<String>,
-    /// How long it waited or has waited, in ms.
-    pub waited_ms: u64,
-}
-
-/// Hosts kept off a job for one reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WhyReason {
-    /// Machine-readable kind, such as `gpus_busy`.
-    pub kind: String,
-    /// How many hosts.
-    pub hosts: u32,
-    /// With numbers: `asks 2 GPUs, 1 is free`.
-    pub detail: String,
-}
-
 /// Whether a host takes work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum HostState {

@@ -1,14 +1,11 @@
 //! What a submit answer says beside the job's number: what the cluster made of the job, which rules stand above the
-//! job's own, and whether any host could ever run it. It never refuses: hosts come and go.
+//! job's own, and whether hosts and account could ever run it. It never refuses: hosts come and go.
 
-use rota_core::{Host, State, explain, fit, view};
+use rota_core::{State, explain};
 use rota_protocol::JobId;
-use rota_protocol::ask::{Ask, CARD_MILLI};
 use rota_protocol::job::JobSpec;
 use rota_protocol::queue::Excess;
-use rota_protocol::view::{Accepted, HostState};
-use rota_protocol::work::Layout;
-use std::collections::BTreeMap;
+use rota_protocol::view::Accepted;
 
 /// The answer for a job that was accepted. This peer's copy may be a moment behind the log: then what was sent is
 /// what can be told.
@@ -26,8 +23,8 @@ pub(super) fn accepted(state: &State, job: JobId, sent: &JobSpec, tenant: &str) 
         notes.push(format!("time limit {limit}: the rule of queue {queue} for jobs that name none"));
     }
     notes.extend(overridden(state, sent, &queue));
-    if let Some(why) = impossible(state, sent) {
-        notes.push(format!("{why}; it waits until a host joins that can"));
+    if let Err(never) = explain::feasible(state, tenant, sent) {
+        notes.push(format!("{}; it waits until that changes", never.message));
     }
     Accepted { job, queue, time_limit_ms, notes }
 }
@@ -50,83 +47,16 @@ fn overridden(state: &State, spec: &JobSpec, queue: &str) -> Vec<String> {
     notes
 }
 
-/// Why no host, or no set of hosts, could ever run it; none if one of its asks could be met.
-fn impossible(state: &State, spec: &JobSpec) -> Option<String> {
-    let mut first = None;
-    for ask in spec.asks() {
-        let lack = match explain::feasible(state, ask) {
-            Err(error) => Some(error.message),
-            Ok(()) => scattered(state, spec, ask),
-        };
-        match lack {
-            None => return None,
-            Some(lack) => first.get_or_insert(lack),
-        };
-    }
-    first
-}
-
-/// Why the parts of a gang find no room together, even if all hosts were empty.
-fn scattered(state: &State, spec: &JobSpec, ask: &Ask) -> Option<String> {
-    let wanted = spec.gang?.min;
-    let mut rooms: BTreeMap<String, u32> = BTreeMap::new();
-    let mut known = false;
-    for host in state.hosts().filter(|host| host.state(0) != HostState::Joining) {
-        known = true;
-        let place = match spec.layout {
-            Layout::SameHost => host.id.to_string(),
-            Layout::SameRack => host.facts.labels.get(fit::RACK_LABEL).cloned().unwrap_or_default(),
-            Layout::Any | Layout::Pack | Layout::Spread | Layout::SameIsland => String::new(),
-        };
-        let room = rooms.entry(place).or_default();
-        *room += parts_on(host, ask, wanted - *room);
-        if *room >= wanted {
-            return None;
-        }
-    }
-    let place = match spec.layout {
-        Layout::SameHost => "on one host",
-        Layout::SameRack => "in one rack",
-        _ => "on all hosts together",
-    };
-    let most = rooms.values().max().copied().unwrap_or(0);
-    let message = || {
-        format!(
-            "cannot run on this cluster: {wanted} parts of {} {place}, the most is {most}",
-            view::ask_text(ask)
-        )
-    };
-    known.then(message)
-}
-
-/// How many parts one host could hold if it were empty, up to `most`.
-fn parts_on(host: &Host, ask: &Ask, most: u32) -> u32 {
-    (1..=most).take_while(|count| fit::capable(host, &times(ask, *count)).is_ok()).last().unwrap_or(0)
-}
-
-/// So many times an ask on one host: shares lie together on cards as far as whole ones of them fit.
-fn times(ask: &Ask, count: u32) -> Ask {
-    let cards = match ask.share_milli() {
-        Some(share) => count.div_ceil(CARD_MILLI / share),
-        None => ask.gpus().saturating_mul(count),
-    };
-    Ask {
-        gpu_milli: cards.saturating_mul(CARD_MILLI),
-        cpus_milli: ask.cpus_milli.saturating_mul(count),
-        mem_mib: ask.mem_mib.saturating_mul(u64::from(count)),
-        devices: ask.devices.iter().map(|(kind, one)| (kind.clone(), one.saturating_mul(count))).collect(),
-        ..ask.clone()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rota_protocol::ask::Ask;
     use rota_protocol::command::{Command, Entry, LOG_FORMAT, Proposal};
     use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, HostFacts, HostRegistration};
     use rota_protocol::job::{Actor, Role};
     use rota_protocol::queue::QueueSpec;
-    use rota_protocol::work::GangSpec;
+    use rota_protocol::work::{GangSpec, Layout};
+    use std::collections::BTreeMap;
     use rota_protocol::{BootId, ClusterId, DeviceUuid, HostId, RequestId};
 
     fn entry(commands: Vec<Command>) -> Entry {
@@ -200,9 +130,9 @@ mod tests {
         assert_eq!(notes(&gang(4, gpus(1_000), Layout::SameHost)), Vec::<String>::new());
         assert_eq!(notes(&gang(8, gpus(500), Layout::Any)), Vec::<String>::new());
         for (job, most) in [
-            (gang(5, gpus(1_000), Layout::SameHost), "5 parts of 1 gpu, 1 cpu on one host, the most is 4"),
-            (gang(9, gpus(500), Layout::SameRack), "9 parts of 0.5 gpu, 1 cpu in one rack, the most is 8"),
-            (gang(17, gpus(0), Layout::Spread), "17 parts of 1 cpu on all hosts together, the most is 16"),
+            (gang(5, gpus(1_000), Layout::SameHost), "5 parts of 1 gpu, 1 cpu on one host asked at once, the largest offer is 4 parts on n1"),
+            (gang(9, gpus(500), Layout::Pack), "9 parts of 0.5 gpu, 1 cpu asked at once, all hosts together have room for 8"),
+            (gang(17, gpus(0), Layout::Spread), "17 parts of 1 cpu asked at once, all hosts together have room for 16"),
         ] {
             let told = notes(&job);
             assert!(told.len() == 1 && told[0].contains(most), "{told:?}");

@@ -5,6 +5,7 @@ use super::session::Answers;
 use super::{READ_DEADLINE, not_found};
 use crate::node::Node;
 use rota_consensus::AppliedNote;
+use rota_core::placement::PlanConfig;
 use rota_core::{Event, State, explain, view};
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
 use rota_protocol::error::{ErrorCode, PublicError};
@@ -36,14 +37,7 @@ pub(super) async fn answer(
         }
         ApiRequest::Why { job } => {
             barrier(node, Freshness::Linearizable).await?;
-            let now_ms = crate::io::clock::wall_ms();
-            node.consensus
-                .read(|state| {
-                    let tenant = &state.job(job)?.tenant;
-                    caller.sees(tenant).then(|| explain::why(state, job, now_ms)).flatten()
-                })
-                .map(|why| ApiReply::Why(Box::new(why)))
-                .ok_or_else(|| not_found("job", &job.to_string()))
+            why(node, caller, job).await
         }
         ApiRequest::Hosts { freshness } => {
             listed(node, freshness, |state| ApiReply::Hosts {
@@ -114,6 +108,19 @@ async fn barrier(node: &Node, freshness: Freshness) -> Result<(), PublicError> {
         Freshness::Linearizable => node.consensus.read_barrier(READ_DEADLINE).await.map(|_| ()),
         Freshness::Stale => Ok(()),
     }
+}
+
+/// Worked out on a copy, beside the runtime: it plans a round, and the state must not wait for that.
+async fn why(node: &Node, caller: &Caller, job: JobId) -> Result<ApiReply, PublicError> {
+    let now_ms = crate::io::clock::wall_ms();
+    // What the planner is told as well, where this peer leads: hosts of which nothing is heard just now.
+    let config = PlanConfig { avoid_hosts: node.suspected(), ..PlanConfig::default() };
+    let not_found = || not_found("job", &job.to_string());
+    let seen = |state: &State| caller.sees(&state.job(job)?.tenant).then(|| state.clone());
+    let copy = node.consensus.read(seen).ok_or_else(not_found)?;
+    let answer = tokio::task::spawn_blocking(move || explain::why_with(&copy, job, now_ms, &config)).await;
+    let answer = answer.map_err(|error| PublicError::new(ErrorCode::Internal, error.to_string()))?;
+    answer.map(|why| ApiReply::Why(Box::new(why))).ok_or_else(not_found)
 }
 
 async fn cluster(node: &Node, freshness: Freshness) -> Result<ApiReply, PublicError> {

@@ -1,17 +1,16 @@
-//! `rota queue`, `rota show`, `rota why`.
+//! `rota queue`, `rota show`.
 
 use super::context::{Context, ReadArgs, document, say};
 use super::echo::echo;
 use super::failure::Failure;
 use super::times::{age, stamp, wall_ms};
 use crate::client::unexpected;
-use crate::parse::time::duration_text;
 use crate::parse::word;
 use crate::table::{Table, clean, cut};
 use clap::Args;
 use rota_protocol::api::{ApiReply, ApiRequest, QueueFilter};
 use rota_protocol::job::{JobSpec, JobState};
-use rota_protocol::view::{AttemptRow, JobRow, JobView, WhyView};
+use rota_protocol::view::{AttemptRow, JobRow, JobView};
 use serde_json::json;
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -236,64 +235,4 @@ fn attempt_table(attempts: &[AttemptRow]) -> Table {
         ]);
     }
     table
-}
-
-/// Why a job waits.
-#[derive(Debug, Args)]
-pub struct WhyArgs {
-    /// 123, or last
-    pub job: String,
-    /// Print one JSON document
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Runs `rota why`.
-///
-/// # Errors
-/// No such job, or no cluster.
-pub async fn why(context: &Context, args: &WhyArgs) -> Result<u8, Failure> {
-    let (job, _) = context.job(&args.job).await?;
-    match context.client.call(ApiRequest::Why { job }).await? {
-        ApiReply::Why(view) if args.json => document(&view)?,
-        ApiReply::Why(view) => say(&why_text(&view))?,
-        other => return Err(unexpected(&other).into()),
-    }
-    Ok(0)
-}
-
-fn why_text(view: &WhyView) -> String {
-    let waits = if view.state == JobState::Pending { "waits" } else { "waited" };
-    let mut lines = vec![
-        format!("job {}: {}", view.job, view.verdict),
-        format!("asks    {}", view.ask),
-        format!("{waits:<7} {}", duration_text(whole_seconds(view.waited_ms))),
-    ];
-    if view.state == JobState::Pending {
-        lines.push(format!("ahead   {} tasks that ask {} GPUs", view.ahead_tasks, view.ahead_gpus));
-    }
-    if let Some(offer) = &view.largest_offer {
-        lines.push(format!("largest {offer}"));
-    }
-    if let Some(hint) = &view.hint {
-        lines.push(format!("try     {hint}"));
-    }
-    let mut text = String::new();
-    for line in &lines {
-        text.push_str(&clean(line));
-        text.push('\n');
-    }
-    if !view.by_reason.is_empty() {
-        let mut table = Table::new(&["HOSTS>", "KEPT OFF BY", "DETAIL"]);
-        for reason in &view.by_reason {
-            table.row([reason.hosts.to_string(), reason.kind.clone(), reason.detail.clone()]);
-        }
-        text.push_str(&format!("\n{table}of {} hosts\n", view.hosts));
-    }
-    text
-}
-
-/// Waits of a second and more are told in whole seconds.
-fn whole_seconds(ms: u64) -> u64 {
-    if ms < 1_000 { ms } else { ms / 1_000 * 1_000 }
 }

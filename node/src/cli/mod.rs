@@ -28,6 +28,7 @@ pub mod submit;
 #[cfg(test)]
 mod tests;
 pub mod times;
+pub mod why;
 
 pub use context::TargetArgs;
 pub use failure::Failure;
@@ -63,7 +64,7 @@ pub enum Command {
     /// All about one job
     Show(jobs::ShowArgs),
     /// Why a job waits
-    Why(jobs::WhyArgs),
+    Why(why::WhyArgs),
     /// Print a task's output
     Logs(logs::LogsArgs),
     /// End jobs or tasks, or send them a signal
@@ -191,7 +192,7 @@ async fn ask(context: &Context, command: &Command) -> Outcome {
         Command::Submit(args) => submit::submit(context, args).await,
         Command::Queue(args) => jobs::queue(context, args).await,
         Command::Show(args) => jobs::show(context, args).await,
-        Command::Why(args) => jobs::why(context, args).await,
+        Command::Why(args) => why::why(context, args).await,
         Command::Logs(args) => logs::logs(context, args).await,
         Command::Cancel(args) => control::cancel(context, args).await,
         Command::Wait(args) => control::wait(context, args).await,

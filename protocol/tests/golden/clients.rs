@@ -4,8 +4,11 @@ use crate::values::*;
 use rota_protocol::api::*;
 use rota_protocol::command::{JobChange, TokenUse};
 use rota_protocol::job::*;
+use rota_protocol::plan::PromiseBreak;
 use rota_protocol::reservation::{ReservationAsk, ReservedFor};
 use rota_protocol::view::*;
+use rota_protocol::why::*;
+use rota_protocol::work::Relation;
 use rota_protocol::*;
 use std::collections::BTreeMap;
 
@@ -193,6 +196,44 @@ fn why_view() -> WhyView {
         largest_offer: Some(text("1 gpu")),
         hint: Some(text("ask for 1")),
         waited_ms: 5_000,
+        cause: text("gpus_busy"),
+        expected: Some(WhyStart {
+            at_ms: NOW_MS + 9,
+            basis: StartBasis::AssumedLimits,
+            hosts: vec![text("gpu-07")],
+        }),
+        promise: Some(WhyPromise {
+            at_ms: NOW_MS + 10,
+            made_ms: NOW_MS,
+            broken_by: Some(PromiseBreak::Outranked),
+            broken_now: Some(PromiseBreak::HostGone),
+            hosts: vec![text("gpu-08"), text("2 more")],
+        }),
+        victims: 3,
+        account: vec![WhyAccount {
+            queue: text("lab/vision"),
+            of_user: true,
+            part: text("gpus"),
+            held: 4_000,
+            ceiling: Some(5_000),
+            guarantee: 1_000,
+            full: true,
+        }],
+        dependencies: vec![WhyDependency {
+            job: JobId(69_999),
+            relation: Relation::NotOk,
+            each: true,
+            state: JobState::Running,
+        }],
+        held: true,
+        begin_ms: Some(NOW_MS + 1),
+        deadline_ms: Some(NOW_MS + 2),
+        paused_until_ms: Some(NOW_MS + 3),
+        parallel_max: Some(4),
+        parts: Some(WhyParts { needed: 6, fit: 5 }),
+        smaller_ask: Some(text("1 gpu on gpu-07")),
+        shorter_limit_ms: Some(60_000),
+        waits: vec![WhyWait { cause: text("room"), ms: 5_000 }],
     }
 }
 

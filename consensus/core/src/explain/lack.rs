@@ -1,10 +1,12 @@
 //! What no host of the cluster has: the failing part of an ask with the largest offer, or the failing combination.
 
-use crate::fit::{self, mib, milli};
+use super::capacity::lack_of_room;
+use crate::fit::{self, mib, milli, tenths};
 use crate::state::State;
 use crate::state::host::{Host, HostLife};
 use crate::view::ask_text;
 use rota_protocol::ask::Ask;
+use rota_protocol::job::JobSpec;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
@@ -26,20 +28,40 @@ struct Part {
     ask: Ask,
 }
 
-/// None if some registered host could run the ask, or if none has registered.
-pub(super) fn lack(state: &State, ask: &Ask) -> Option<Lack> {
+/// None if the hosts could run the job with one of its asks, or if no host has registered. Of several asks that
+/// nobody meets the first one speaks.
+pub(super) fn lack(state: &State, spec: &JobSpec) -> Option<Lack> {
     let known: Vec<&Host> = state.hosts().filter(|h| h.life != HostLife::Joining).collect();
-    if known.is_empty() || someone(&known, ask) {
+    if known.is_empty() {
+        return None;
+    }
+    let mut first = None;
+    for ask in spec.asks() {
+        let lack = lack_of_ask(&known, ask).or_else(|| lack_of_room(&known, spec, ask))?;
+        first = first.or(Some(lack));
+    }
+    let mut first = first?;
+    match spec.alternatives.len() {
+        0 => {}
+        1 => first.message.push_str(", and its alternative is not met either"),
+        n => first.message.push_str(&format!(", and none of its {n} alternatives is met either")),
+    }
+    Some(first)
+}
+
+/// None if some host could run a task of the ask.
+fn lack_of_ask(known: &[&Host], ask: &Ask) -> Option<Lack> {
+    if someone(known, ask) {
         return None;
     }
     let parts = parts(ask);
-    if let Some(part) = parts.iter().find(|part| !someone(&known, &part.ask)) {
-        return Some(lack_of_part(&known, part));
+    if let Some(part) = parts.iter().find(|part| !someone(known, &part.ask)) {
+        return Some(lack_of_part(known, part));
     }
     // Each part alone exists: name the first two that do not go together, or else the whole ask.
     let pairs = parts.iter().enumerate().flat_map(|(at, a)| parts[at + 1..].iter().map(move |b| (a, b)));
     let mut pairs = pairs.map(|(a, b)| (a.field, joined(&a.ask, &b.ask)));
-    let clash = pairs.find(|(_, both)| !someone(&known, both));
+    let clash = pairs.find(|(_, both)| !someone(known, both));
     let (field, together) = clash.unwrap_or_else(|| ("ask", ask.clone()));
     let alone: Vec<String> = parts.iter().map(|part| ask_text(&part.ask)).collect();
     Some(Lack {
@@ -68,6 +90,10 @@ fn parts(ask: &Ask) -> Vec<Part> {
     if ask.vram_mib > 0 {
         part("ask.vram", Ask { gpu_milli: 1_000, vram_mib: ask.vram_mib, ..none() });
     }
+    if ask.compute_cap_min > 0 {
+        let compute_cap_min = ask.compute_cap_min;
+        part("ask.compute_cap", Ask { gpu_milli: 1_000, compute_cap_min, ..none() });
+    }
     for (kind, count) in &ask.devices {
         part("ask.devices", Ask { devices: [(kind.clone(), *count)].into(), ..none() });
     }
@@ -87,6 +113,7 @@ fn joined(a: &Ask, b: &Ask) -> Ask {
     let mut both = a.clone();
     both.gpu_milli = a.gpu_milli.max(b.gpu_milli);
     both.vram_mib = a.vram_mib.max(b.vram_mib);
+    both.compute_cap_min = a.compute_cap_min.max(b.compute_cap_min);
     both.cpus_milli = a.cpus_milli.max(b.cpus_milli);
     both.mem_mib = a.mem_mib.max(b.mem_mib);
     both.gpu_models.extend(b.gpu_models.iter().cloned());
@@ -118,6 +145,14 @@ fn lack_of_part(known: &[&Host], part: &Part) -> Lack {
             let asks = format!("{} memory", mib(ask.mem_mib));
             let mem = largest(known, |h| h.facts.mem_mib);
             amount(part, &asks, mem, |n| format!("{} memory", mib(n)), "mem")
+        }
+        "ask.compute_cap" => {
+            let cap =
+                |h: &Host| h.facts.devices.iter().filter_map(|d| d.compute_cap).max().unwrap_or(0).into();
+            let asks = format!("compute capability {}", tenths(ask.compute_cap_min));
+            let text =
+                |n: u64| format!("compute capability {}", tenths(u16::try_from(n).unwrap_or(u16::MAX)));
+            amount(part, &asks, largest(known, cap), text, "compute capability")
         }
         "ask.model" => lack_of_model(known, part),
         "ask.devices" => lack_of_kind(known, part),

@@ -1,148 +1,225 @@
-//! Why does it wait? Answered by the planner's own filters over one consistent copy, never by a second opinion.
+//! Why does it wait, and when will it start? Answered by the planner's own filters over one consistent copy, never by
+//! a second opinion.
 //!
-//! Each host is counted once, under the first obstacle that `fit` names (or the job's own back-off, or a host held
-//! for another job), so the numbers add up to the number of hosts.
+//! Each host is counted once, under the first obstacle that a round of the planner meets at the job's turn, so the
+//! numbers add up to the number of hosts.
 
+mod account;
+mod capacity;
+mod cause;
 mod lack;
+mod short;
 mod tally;
+mod text;
+mod times;
 
-use crate::fit::{self, Want};
+pub(crate) use short::short;
+
+use crate::apply::depend::{self, Standing};
+use crate::placement::{Look, PlanConfig, Planner, View, standing};
 use crate::state::State;
 use crate::state::job::Job;
+use crate::state::queue::OverCeiling;
 use crate::view::ask_text;
-use lack::lack;
-use rota_protocol::ask::Ask;
-use rota_protocol::job::JobState;
-use rota_protocol::view::WhyView;
+use cause::{Cause, settled_sentence};
+use lack::{Lack, lack};
+use rota_protocol::job::{JobSpec, JobState};
+use rota_protocol::why::{DEPENDENCIES_SHOWN_MAX, WhyDependency, WhyParts, WhyStart, WhyView};
 use rota_protocol::{JobId, PublicError};
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use tally::{Tally, settled, tally};
 
 /// Whether a job can start, and if not, why. None for an unknown job.
 #[must_use]
 pub fn why(state: &State, id: JobId, now_ms: u64) -> Option<WhyView> {
-    let job = state.jobs.shared(id)?;
-    let ask = &job.spec.ask;
-    let waits = job.state == JobState::Pending || (job.state == JobState::Running && !job.pending.is_empty());
-    let lack = if waits { lack(state, ask) } else { None };
-    let tally = if waits { tally(state, job, now_ms) } else { settled(state, job) };
-    let (ahead_tasks, ahead_gpus) = if waits { ahead(state, job) } else { (0, 0) };
-    let verdict = match (&lack, waits) {
-        (Some(lack), _) => format!("cannot run on this cluster: {}", lack.message),
-        (None, true) => waiting_verdict(job, &tally, ahead_tasks),
-        (None, false) => settled_verdict(job),
-    };
-    let hint = match &lack {
-        Some(lack) => Some(format!("ask for {}, or add a host that has it", lack.example)),
-        None if waits => tally.hint(job),
-        None => None,
-    };
-    Some(WhyView {
-        index: state.applied_index(),
-        job: id,
-        state: job.state,
-        verdict,
-        impossible: lack.is_some(),
-        ask: ask_text(ask),
-        hosts: u32::try_from(state.hosts.len()).unwrap_or(u32::MAX),
-        by_reason: tally.into_rows(),
-        ahead_tasks,
-        ahead_gpus,
-        largest_offer: lack.and_then(|lack| lack.offer),
-        hint,
-        waited_ms: waited_ms(job, now_ms),
-    })
+    why_with(state, id, now_ms, &PlanConfig::default())
 }
 
-/// Could any registered host run this ask, even if it were empty, undrained and up? Yes while no host has
-/// registered: nothing is known yet.
+/// The same with what else the planner is told, such as which hosts are silent just now.
+#[must_use]
+pub fn why_with(state: &State, id: JobId, now_ms: u64, config: &PlanConfig) -> Option<WhyView> {
+    let job = state.jobs.shared(id)?;
+    if !waits(job) {
+        let mut answer = answer(state, job, now_ms);
+        answer.verdict = settled_sentence(job);
+        answer.by_reason = settled(state, job).into_rows();
+        return Some(answer);
+    }
+    let look = Planner::default().look(&View::of(state, now_ms), config, now_ms, job);
+    let case = Case::new(state, job, now_ms, config.grace_ms, look);
+    let cause = Cause::of(&case);
+    Some(case.into_answer(cause))
+}
+
+/// Could the hosts ever run this job, even if they were empty, undrained and up, and would its account let them? Yes
+/// while no host has registered: nothing is known yet.
 ///
 /// # Errors
-/// Names the field that no host meets and the largest offer, or the fields that no host meets together.
-pub fn feasible(state: &State, ask: &Ask) -> Result<(), PublicError> {
-    match lack(state, ask) {
-        None => Ok(()),
-        Some(lack) => {
-            let message = format!("cannot run on this cluster: {}", lack.message);
-            Err(PublicError::invalid(lack.field, message, &lack.example))
-        }
+/// Names the field that no host meets and the largest offer, the fields that no host meets together, or the ceiling.
+pub fn feasible(state: &State, tenant: &str, spec: &JobSpec) -> Result<(), PublicError> {
+    if let Some(lack) = lack(state, spec) {
+        let message = format!("cannot run on this cluster: {}", lack.message);
+        return Err(PublicError::invalid(lack.field, message, &lack.example));
+    }
+    let queue = account::queue_of(state, tenant, spec);
+    if let Some(over) = queue.and_then(|queue| account::too_large(state, spec, queue)) {
+        let lack = account::lack_of_ceiling(state, spec, &over);
+        let message = format!("cannot run on its account: {}", lack.message);
+        return Err(PublicError::invalid(lack.field, message, &lack.example));
+    }
+    Ok(())
+}
+
+/// All that is known of a job that waits.
+struct Case<'s> {
+    state: &'s State,
+    job: &'s Job,
+    now_ms: u64,
+    /// Time that an attempt without a grace of its own may take to end.
+    grace_ms: u64,
+    look: Look,
+    tally: Tally,
+    /// What no host, or no ceiling, will ever give.
+    lack: Option<Lack>,
+    /// The ceiling that the job alone would break.
+    too_large: Option<OverCeiling>,
+    /// Tasks before it, and the GPUs they ask.
+    ahead: (u64, u64),
+    /// Parents that are not over.
+    open: Vec<WhyDependency>,
+    /// Attempts that are being ended for it.
+    victims: u32,
+    expected: Option<WhyStart>,
+}
+
+impl<'s> Case<'s> {
+    fn new(state: &'s State, job: &'s Job, now_ms: u64, grace_ms: u64, look: Look) -> Self {
+        let tally = tally(state, job, &look, now_ms);
+        let of_hosts = lack(state, &job.spec);
+        let too_large =
+            if of_hosts.is_some() { None } else { account::too_large(state, &job.spec, job.queue) };
+        let of_ceiling = too_large.as_ref().map(|over| account::lack_of_ceiling(state, &job.spec, over));
+        let mut case = Self {
+            state,
+            job,
+            now_ms,
+            grace_ms,
+            look,
+            tally,
+            lack: of_hosts.or(of_ceiling),
+            too_large,
+            ahead: ahead(state, job, now_ms),
+            open: open_parents(state, job),
+            victims: times::victims(state, job),
+            expected: None,
+        };
+        case.expected = times::expected(&case, Cause::of(&case));
+        case
+    }
+
+    fn into_answer(self, cause: Cause) -> WhyView {
+        let (state, job, now_ms) = (self.state, self.job, self.now_ms);
+        let mut answer = answer(state, job, now_ms);
+        answer.verdict = cause.sentence(&self);
+        answer.hint = cause.hint(&self);
+        answer.cause = cause.name().to_owned();
+        answer.impossible = self.lack.is_some();
+        (answer.ahead_tasks, answer.ahead_gpus) = self.ahead;
+        let full = self.too_large.as_ref().or(self.look.over.as_ref());
+        let part = full.map_or_else(|| account::main_part(&job.spec.ask), |over| over.part);
+        answer.account = account::rows(state, job, part, full);
+        answer.victims = self.victims;
+        answer.promise =
+            job.promise.as_ref().map(|one| times::promised(state, one, self.look.promise_broken));
+        answer.held = job.held;
+        answer.begin_ms = job.spec.begin_ms.filter(|at_ms| now_ms < *at_ms);
+        answer.deadline_ms = job.spec.deadline_ms.filter(|_| job.started_ms.is_none());
+        answer.paused_until_ms = Some(job.pause_until_ms).filter(|at_ms| now_ms < *at_ms);
+        answer.parallel_max = job.spec.array.map(|array| array.parallel_max).filter(|most| *most > 0);
+        answer.parts = self.look.parts.map(|(needed, fit)| WhyParts { needed, fit });
+        answer.smaller_ask = if answer.impossible { None } else { self.smaller_text() };
+        answer.shorter_limit_ms = self.look.shorter_limit_ms;
+        answer.by_reason = self.tally.into_rows();
+        answer.dependencies = self.open;
+        answer.expected = self.expected;
+        answer.largest_offer = self.lack.and_then(|lack| lack.offer);
+        answer
     }
 }
 
-/// One word for a queue's row: the commonest reason among the hosts that could run it.
-pub(crate) fn short(state: &State, job: &Job, now_ms: u64) -> &'static str {
-    let want = Want { ask: &job.spec.ask, tenant: &job.tenant };
-    let mut counts: BTreeMap<&'static str, u32> = BTreeMap::new();
-    let mut lasting = true;
-    for host in state.hosts() {
-        match fit::fits(host, &host.used, want, now_ms) {
-            Ok(_) => return "next",
-            Err(misfit) => {
-                lasting &= misfit.is_lasting();
-                if !misfit.is_lasting() {
-                    *counts.entry(misfit.kind()).or_default() += 1;
-                }
-            }
-        }
-    }
-    if lasting && state.hosts.len() > 0 {
-        return "impossible";
-    }
-    let commonest = counts.into_iter().max_by_key(|(kind, n)| (*n, Reverse(*kind)));
-    commonest.map_or("no_hosts", |(kind, _)| kind)
+/// Something of it waits for something.
+fn waits(job: &Job) -> bool {
+    matches!(job.state, JobState::Pending | JobState::Running)
+        && !(job.pending.is_empty() && job.blocked.is_empty())
 }
 
-/// Waiting tasks of ready jobs before it in the order, and the GPUs they ask.
-fn ahead(state: &State, job: &Job) -> (u64, u64) {
-    let place = job.place();
+/// What is said of every job.
+fn answer(state: &State, job: &Job, now_ms: u64) -> WhyView {
+    let mut ask = ask_text(&job.spec.ask);
+    for other in &job.spec.alternatives {
+        ask.push_str(&format!(" or {}", ask_text(other)));
+    }
+    if let Some(gang) = job.spec.gang {
+        let parts =
+            if gang.is_elastic() { format!("{} to {}", gang.min, gang.max) } else { gang.max.to_string() };
+        ask = format!("{parts} parts of {ask}");
+    }
+    WhyView {
+        index: state.applied_index(),
+        job: job.id,
+        state: job.state,
+        verdict: String::new(),
+        impossible: false,
+        ask,
+        hosts: u32::try_from(state.hosts.len()).unwrap_or(u32::MAX),
+        by_reason: Vec::new(),
+        ahead_tasks: 0,
+        ahead_gpus: 0,
+        largest_offer: None,
+        hint: None,
+        waited_ms: times::waited_ms(job, now_ms),
+        cause: "none".into(),
+        expected: None,
+        promise: None,
+        victims: 0,
+        account: Vec::new(),
+        dependencies: Vec::new(),
+        held: false,
+        begin_ms: None,
+        deadline_ms: None,
+        paused_until_ms: None,
+        parallel_max: None,
+        parts: None,
+        smaller_ask: None,
+        shorter_limit_ms: None,
+        waits: times::waits(job, now_ms),
+    }
+}
+
+/// Waiting tasks of ready jobs that stand before it, and the GPUs they ask. Between accounts fair shares may turn that
+/// round.
+fn ahead(state: &State, job: &Job, now_ms: u64) -> (u64, u64) {
+    let own = standing(job, now_ms);
     let mut sums = (0_u64, 0_u64);
     for (key, class) in state.jobs.ready() {
-        let ask = &key.ask;
-        let before = class.range(..place).filter_map(|(_, _, id)| state.job(*id));
+        // Each class is in the order of priority.
+        let rivals = class.iter().take_while(|(priority, _, _)| *priority <= own.0);
+        let rivals = rivals.filter_map(|(_, _, id)| state.job(*id));
+        let before = rivals.filter(|other| standing(other, now_ms) < own);
         let tasks: u64 = before.map(|j| u64::from(j.pending.len())).sum();
         sums.0 += tasks;
-        sums.1 = sums.1.saturating_add(tasks.saturating_mul(u64::from(ask.gpus())));
+        sums.1 = sums.1.saturating_add(tasks.saturating_mul(u64::from(key.ask.gpus())));
     }
     sums
 }
 
-fn waiting_verdict(job: &Job, tally: &Tally, ahead_tasks: u64) -> String {
-    if job.parallel_room() == 0 {
-        return format!("waits for its own tasks: at most {} run at once", job.live);
+fn open_parents(state: &State, job: &Job) -> Vec<WhyDependency> {
+    if job.blocked.is_empty() {
+        return Vec::new();
     }
-    if let Some(group) = tally.of("fits") {
-        let queue = match ahead_tasks {
-            0 => "nothing is in front of it".to_owned(),
-            1 => "1 task is in front of it".to_owned(),
-            n => format!("{n} tasks are in front of it"),
-        };
-        return format!("fits {} now and is placed in its turn: {queue}", hosts_text(group.hosts));
-    }
-    match tally.main() {
-        None => "waits: the cluster has no hosts".into(),
-        Some(("joining", _)) => "waits: no host that could run it has registered yet".into(),
-        Some((_, group)) => {
-            let able = hosts_text(tally.able());
-            format!("waits: {able} could run it, {} of them: {}", group.hosts, group.detail)
-        }
-    }
-}
-
-fn settled_verdict(job: &Job) -> String {
-    let counts = job.counts();
-    match job.state {
-        JobState::Running => format!("runs: {} live, nothing waits", counts.live),
-        JobState::Ending => format!("was cancelled: {} attempts are not yet proven gone", counts.live),
-        state => format!("is over: {state}"),
-    }
-}
-
-fn hosts_text(n: u32) -> String {
-    if n == 1 { "1 host".into() } else { format!("{n} hosts") }
-}
-
-fn waited_ms(job: &Job, now_ms: u64) -> u64 {
-    let until_ms = job.started_ms.or(job.ended_ms).unwrap_or(now_ms);
-    until_ms.saturating_sub(job.submitted_ms)
+    let open = job.spec.after.iter().filter(|dep| depend::of_job(state, dep) == Standing::Open);
+    let rows = open.filter_map(|dep| {
+        let state = state.job(dep.job)?.state;
+        Some(WhyDependency { job: dep.job, relation: dep.relation, each: dep.each, state })
+    });
+    rows.take(DEPENDENCIES_SHOWN_MAX).collect()
 }

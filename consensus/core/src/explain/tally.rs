@@ -1,22 +1,25 @@
-//! Every host once, under the first thing that keeps a job off it. What is said of the numbers is in `mod.rs`.
+//! Every host once, under the first thing that keeps a job off it. What is said of the numbers is in `cause.rs`.
 
-use crate::fit::{Misfit, mib, milli};
-use crate::placement::{PlanConfig, Planner, Verdict, View};
+use super::text::{count, span};
+use crate::fit::Misfit;
+use crate::placement::{Look, Verdict};
 use crate::state::State;
 use crate::state::host::Host;
 use crate::state::job::Job;
-use rota_protocol::view::WhyReason;
+use rota_protocol::why::WhyReason;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+
+/// Kinds of hosts that have room now, but not for this job.
+const HAVE_ROOM: [&str; 6] = ["ahead", "held", "layout", "ports", "reserved", "some_parts"];
 
 /// Hosts by their first obstacle.
 #[derive(Default)]
 pub(super) struct Tally {
-    /// Kind -> how many hosts, the detail of the nearest one, its figure, and its name.
     by_kind: BTreeMap<&'static str, Group>,
 }
 
+/// Hosts with one obstacle; the nearest of them speaks.
 #[derive(Default)]
 pub(super) struct Group {
     pub(super) hosts: u32,
@@ -24,7 +27,7 @@ pub(super) struct Group {
     lasting: bool,
     best: u64,
     pub(super) detail: String,
-    example: String,
+    pub(super) example: String,
 }
 
 impl Tally {
@@ -47,7 +50,11 @@ impl Tally {
     /// if there are no others.
     pub(super) fn main(&self) -> Option<(&'static str, &Group)> {
         let passing = self.by_kind.iter().filter(|(_, group)| !group.lasting);
-        let rank = |kind: &str, group: &Group| (kind != "joining", group.hosts, Reverse(kind.to_owned()));
+        // Of equally common ones a host that has room is nearer than a full one.
+        let has_room = |kind: &str| HAVE_ROOM.contains(&kind);
+        let rank = |kind: &str, group: &Group| {
+            (kind != "joining", group.hosts, has_room(kind), Reverse(kind.to_owned()))
+        };
         let main = passing.max_by_key(|(kind, group)| rank(kind, group))?;
         Some((main.0, main.1))
     }
@@ -56,31 +63,6 @@ impl Tally {
     pub(super) fn able(&self) -> u32 {
         let able = self.by_kind.iter().filter(|(kind, group)| !group.lasting && **kind != "joining");
         able.map(|(_, group)| group.hosts).sum()
-    }
-
-    pub(super) fn hint(&self, job: &Job) -> Option<String> {
-        if job.parallel_room() == 0 {
-            return Some("raise the array's cap on parallel tasks".into());
-        }
-        let (kind, group) = self.main()?;
-        let text = match kind {
-            "gpus_busy" if group.best > 0 => {
-                format!("asking {} GPUs would fit {} now", group.best, group.example)
-            }
-            "gpus_busy" => "every matching GPU is taken: a higher priority would bring it forward".into(),
-            "cpus_busy" => format!("asking {} CPUs would fit {} now", milli(group.best), group.example),
-            "mem_busy" => format!("asking {} memory would fit {} now", mib(group.best), group.example),
-            "draining" => format!("an operator can undrain {}", group.example),
-            "suspended" | "probation" => format!("see why launches fail on {}", group.example),
-            "avoided" => "its launches failed: show the job to see the hosts' words".into(),
-            "gpus_unhealthy" => {
-                format!("list the devices of {} to see what is wrong", group.example)
-            }
-            "lost" | "joining" => format!("see whether the agent on {} runs", group.example),
-            "held" => "asking no device would let it run beside the held host's next job".into(),
-            _ => return None,
-        };
-        Some(text)
     }
 
     /// Most hosts first.
@@ -97,53 +79,12 @@ impl Tally {
 }
 
 /// Every host once, under its first obstacle: the planner's own look.
-pub(super) fn tally(state: &State, job: &Arc<Job>, now_ms: u64) -> Tally {
+pub(super) fn tally(state: &State, job: &Job, look: &Look, now_ms: u64) -> Tally {
     let mut tally = Tally::default();
-    let view = View::of(state, now_ms);
-    let look = Planner::default().look(&view, &PlanConfig::default(), now_ms, job);
-    for (host, verdict) in state.hosts().zip(&look.hosts) {
-        let Some(verdict) = &verdict.1 else {
-            continue;
-        };
-        add(&mut tally, job, host, verdict, now_ms);
+    for (host, (_, verdict)) in state.hosts().zip(&look.hosts) {
+        add(&mut tally, job, host, verdict, look, now_ms);
     }
     tally
-}
-
-fn add(tally: &mut Tally, job: &Job, host: &Host, verdict: &Verdict, now_ms: u64) {
-    match verdict {
-        Verdict::Misfit(misfit) => {
-            let figure = misfit.numbers().map_or(0, |(_, has)| has);
-            let group = tally.add(host, misfit.kind(), figure, detail(host, misfit, now_ms));
-            group.lasting = misfit.is_lasting();
-        }
-        Verdict::BacksOff { until_ms, failures } => {
-            let left_s = until_ms.saturating_sub(now_ms).div_ceil(1_000);
-            let detail = format!("could not launch it, tried again in {left_s} s (back-off {failures})");
-            tally.add(host, "avoided", 0, detail);
-        }
-        Verdict::Promised { job: other, at_ms } => {
-            let left_s = at_ms.saturating_sub(now_ms).div_ceil(1_000);
-            let detail = format!("kept for job {other}, which is before it and starts within {left_s} s");
-            tally.add(host, "held", 0, detail);
-        }
-        Verdict::Reserved => {
-            tally.add(host, "reserved", 0, "kept by an advance reservation".into());
-        }
-        Verdict::Silent => {
-            tally.add(host, "silent", 0, format!("{} does not answer just now", host.name));
-        }
-        Verdict::Layout => {
-            tally.add(host, "layout", 0, "fits, but not where its tasks must lie together".into());
-        }
-        Verdict::Fits if job.parallel_room() == 0 => {
-            let detail = "fits, but the job's own cap on parallel tasks is reached".into();
-            tally.add(host, "parallel_cap", 0, detail);
-        }
-        Verdict::Fits => {
-            tally.add(host, "fits", 0, "fits now".into());
-        }
-    }
 }
 
 /// For a job that waits for nothing: every host under one heading.
@@ -153,6 +94,73 @@ pub(super) fn settled(state: &State, job: &Job) -> Tally {
         tally.add(host, "not_waiting", 0, format!("the job is {}", job.state));
     }
     tally
+}
+
+fn add(tally: &mut Tally, job: &Job, host: &Host, verdict: &Verdict, look: &Look, now_ms: u64) {
+    let in_ms = |at_ms: u64| span(at_ms.saturating_sub(now_ms));
+    match verdict {
+        Verdict::Misfit(misfit) => {
+            let figure = misfit.numbers().map_or(0, |(_, has)| has);
+            let group = tally.add(host, misfit.kind(), figure, detail(host, misfit, now_ms));
+            group.lasting = misfit.is_lasting();
+        }
+        Verdict::Ahead(misfit) => {
+            let detail = format!("has room, but jobs before it take it now; then it {misfit}");
+            tally.add(host, "ahead", 0, detail);
+        }
+        Verdict::BacksOff { until_ms, failures } => {
+            let detail =
+                format!("could not launch it, tried again in {} (back-off {failures})", in_ms(*until_ms));
+            tally.add(host, "avoided", 0, detail);
+        }
+        Verdict::Promised { job: other, at_ms } => {
+            let detail =
+                format!("kept for job {other}, which is before it and starts within {}", in_ms(*at_ms));
+            tally.add(host, "held", 0, detail);
+        }
+        Verdict::Reserved { name, start_ms, end_ms } => {
+            let when = if *start_ms > now_ms {
+                format!("from {} from now for {}", in_ms(*start_ms), span(end_ms - start_ms))
+            } else {
+                format!("for another {}", in_ms(*end_ms))
+            };
+            tally.add(host, "reserved", 0, format!("reserved by '{name}' {when}"));
+        }
+        Verdict::Silent => {
+            tally.add(host, "silent", 0, format!("{} does not answer just now", host.name));
+        }
+        Verdict::Layout => {
+            tally.add(
+                host,
+                "layout",
+                0,
+                "has room, but not as the job wants its tasks or cards to lie".into(),
+            );
+        }
+        Verdict::Ports => {
+            let detail = format!("{} has room, but all its ports for gangs to meet at are in use", host.name);
+            tally.add(host, "ports", 0, detail);
+        }
+        Verdict::Fits => fits(tally, job, host, look),
+    }
+}
+
+/// A task fits; yet it is not only the host that decides.
+fn fits(tally: &mut Tally, job: &Job, host: &Host, look: &Look) {
+    if job.parallel_room() == 0 {
+        let detail = "fits, but the job's own cap on parallel tasks is reached".into();
+        tally.add(host, "parallel_cap", 0, detail);
+        return;
+    }
+    match look.parts {
+        Some((needed, fit)) if fit < needed => {
+            let parts = count(u64::from(needed), "part");
+            tally.add(host, "some_parts", 0, format!("takes some: {fit} of {parts} find room together now"));
+        }
+        _ => {
+            tally.add(host, "fits", 0, "fits now".into());
+        }
+    }
 }
 
 fn detail(host: &Host, misfit: &Misfit, now_ms: u64) -> String {

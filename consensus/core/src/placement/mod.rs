@@ -10,6 +10,7 @@ mod groups;
 pub mod hetero;
 mod look;
 mod models;
+mod nearer;
 mod openings;
 pub mod order;
 mod pledge;
@@ -26,6 +27,8 @@ mod view;
 
 pub use check::check_plan;
 pub use look::{Expected, Look, Verdict};
+pub use nearer::Smaller;
+pub(crate) use turns::standing;
 pub use view::{HostView, View};
 
 use crate::state::job::Job;
@@ -112,11 +115,12 @@ impl Planner {
         self.quiet.is_some_and(|(at, until_ms)| at == index && now_ms < until_ms)
     }
 
-    /// What a round makes of one waiting job, host by host. A job whose class is out of the round before its turn is
-    /// looked at when all others have had theirs.
+    /// What a round makes of one waiting job, host by host. Jobs that cannot be in its way are left out of the round.
+    /// A job whose class is out before its turn is looked at when all that come before it have had theirs.
     #[must_use]
     pub fn look(&mut self, view: &View, config: &PlanConfig, now_ms: u64, job: &Arc<Job>) -> Look {
-        let mut round = Round::new(view, config, &mut self.ground, now_ms);
+        let view = view.until(job);
+        let mut round = Round::new(&view, config, &mut self.ground, now_ms);
         round.probe = Some(job.id);
         round.run();
         if round.look.is_none() {

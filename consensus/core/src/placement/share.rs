@@ -6,7 +6,7 @@
 
 use super::view::View;
 use crate::state::job::Job;
-use crate::state::queue::{HALF_LIFE_MS, Queue, UserShare};
+use crate::state::queue::{self, HALF_LIFE_MS, OverCeiling, Queue, UserShare};
 use rota_protocol::device::DeviceKind;
 use rota_protocol::queue::{Amounts, QueueId};
 use std::collections::BTreeMap;
@@ -61,19 +61,30 @@ impl Shares {
 
     /// Would one more holder of `more` keep every ceiling along the path?
     pub(super) fn admits(&self, view: &View, job: &Job, more: &Amounts) -> bool {
-        let within = |would: Amounts, most: Amounts| {
-            let rows = would.parts().into_iter().zip(most.parts()).zip(more.parts());
-            rows.into_iter().all(|((would, most), more)| more == 0 || would <= most)
-        };
-        let path = view.queue_path(job.queue).all(|queue| within(self.held(queue).plus(more), queue.most()));
-        let own = view.queue(job.queue).is_none_or(|queue| {
-            let none = UserShare::default();
-            let share = queue.users.get(&job.user).unwrap_or(&none);
-            let placed = self.placed_by_user.get(&(job.queue, job.user.clone())).copied().unwrap_or_default();
-            let most = queue.spec.user_ceiling.amounts().zip(&share.excess, u64::max);
-            within(share.held.plus(&placed).plus(more), most)
-        });
-        path && own
+        self.over(view, job, more).is_none()
+    }
+
+    /// The first bound that one more holder of `more` would break, nearest first, as
+    /// [`crate::state::queue::QueueTable::admits`] has it, with what the round has placed.
+    pub(super) fn over(&self, view: &View, job: &Job, more: &Amounts) -> Option<OverCeiling> {
+        for (depth, queue) in view.queue_path(job.queue).enumerate() {
+            let would = self.held(queue).plus(more);
+            if let Err(over) = queue::over(queue.id, false, &would, &queue.most(), more) {
+                return Some(over);
+            }
+            if depth == 0 {
+                let none = UserShare::default();
+                let share = queue.users.get(&job.user).unwrap_or(&none);
+                let placed =
+                    self.placed_by_user.get(&(job.queue, job.user.clone())).copied().unwrap_or_default();
+                let most = queue.spec.user_ceiling.amounts().zip(&share.excess, u64::max);
+                let would = share.held.plus(&placed).plus(more);
+                if let Err(over) = queue::over(queue.id, true, &would, &most, more) {
+                    return Some(over);
+                }
+            }
+        }
+        None
     }
 
     /// Where the account of a job stands.

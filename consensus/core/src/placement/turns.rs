@@ -23,7 +23,7 @@ pub(super) struct Line {
 }
 
 /// Place of a job on its account: those that were evicted before those that never started, then by the order key.
-pub(super) type Standing = (Reverse<u16>, Reverse<bool>, OrderKey, JobId);
+pub(crate) type Standing = (Reverse<u16>, Reverse<bool>, OrderKey, JobId);
 
 /// An account's place among all, and the job that it would be for.
 pub(super) type Turn = (Reverse<u16>, ShareKey, Standing, usize);
@@ -39,21 +39,23 @@ impl Round<'_> {
     }
 
     pub(super) fn sorted(&self, jobs: &[Arc<Job>]) -> Sorted {
-        let mut sorted: Sorted = jobs.iter().enumerate().map(|(at, job)| (self.standing(job), at)).collect();
+        let standings = jobs.iter().enumerate().map(|(at, job)| (standing(job, self.now_ms), at));
+        let mut sorted: Sorted = standings.collect();
         sorted.sort_unstable();
         sorted
     }
+}
 
-    fn standing(&self, job: &Job) -> Standing {
-        let waiting = Waiting {
-            priority: job.priority,
-            submitted_ms: job.submitted_ms.max(job.earliest_ms()),
-            predicted_ms: job.predicted_ms.unwrap_or(UNKNOWN_RUN_MS),
-            limit_ms: job.spec.time_limit_ms,
-            width: width(job),
-        };
-        (Reverse(job.priority), Reverse(job.evicted > 0), order_key(&waiting, self.now_ms), job.id)
-    }
+/// Where a job stands on its account at `now_ms`: smaller goes first.
+pub(crate) fn standing(job: &Job, now_ms: u64) -> Standing {
+    let waiting = Waiting {
+        priority: job.priority,
+        submitted_ms: job.submitted_ms.max(job.earliest_ms()),
+        predicted_ms: job.predicted_ms.unwrap_or(UNKNOWN_RUN_MS),
+        limit_ms: job.spec.time_limit_ms,
+        width: width(job),
+    };
+    (Reverse(job.priority), Reverse(job.evicted > 0), order_key(&waiting, now_ms), job.id)
 }
 
 /// One line for each account that waits.

@@ -1,5 +1,6 @@
 //! What the planner sees: a bounded copy of the state that costs pointers, not rows.
 
+use crate::apply::PREEMPT_GAP;
 use crate::state::State;
 use crate::state::attempt::Attempt;
 use crate::state::demand::Workload;
@@ -93,6 +94,19 @@ impl View {
     /// The queue itself, then those above it.
     pub fn queue_path(&self, id: QueueId) -> impl Iterator<Item = &Arc<Queue>> {
         std::iter::successors(self.queue(id), |queue| self.queue(queue.parent?))
+    }
+
+    /// The same without jobs that cannot be in the way of `job`: of so much lower priority that not even a promise to
+    /// them holds it back.
+    #[must_use]
+    pub(super) fn until(&self, job: &Job) -> Self {
+        let classes = self.classes.iter().filter_map(|class| {
+            // Each class is in the order of priority.
+            let end =
+                class.partition_point(|other| other.priority.saturating_add(PREEMPT_GAP) > job.priority);
+            (end > 0).then(|| class[..end].to_vec())
+        });
+        Self { classes: classes.collect(), ..self.clone() }
     }
 
     /// Where a host stands among the hosts.

@@ -357,7 +357,7 @@ impl QueueTable {
 }
 
 /// Names the first part that is asked for more of than there may be.
-fn over(
+pub(crate) fn over(
     queue: QueueId,
     of_user: bool,
     would: &Amounts,

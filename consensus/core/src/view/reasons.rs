@@ -3,32 +3,33 @@
 use crate::apply::depend::{self, Standing};
 use crate::explain;
 use crate::state::State;
-use crate::state::job::Job;
+use crate::state::job::{ClassKey, Job};
 use rota_protocol::ask::Ask;
 use rota_protocol::job::AttemptEnd;
 use rota_protocol::queue::Amounts;
 use std::collections::BTreeMap;
 
-/// Different asks whose reason for waiting is worked out for one list; the rest just wait.
+/// Different classes whose reason for waiting is worked out for one list; the rest just wait.
 const REASONS_MAX: usize = 256;
 
-/// Reasons for waiting, worked out once for each ask.
+/// Reasons for waiting, worked out once for each class.
 #[derive(Default)]
-pub(super) struct Reasons(BTreeMap<Ask, String>);
+pub(super) struct Reasons(BTreeMap<ClassKey, String>);
 
 impl Reasons {
     pub(super) fn of(&mut self, state: &State, job: &Job) -> String {
         if let Some(own) = own_reason(state, job) {
             return own;
         }
-        if let Some(known) = self.0.get(&job.spec.ask) {
+        let class = job.class();
+        if let Some(known) = self.0.get(&class) {
             return known.clone();
         }
         if self.0.len() >= REASONS_MAX {
             return "(waits)".into();
         }
         let reason = format!("({})", explain::short(state, job, state.clock_ms()));
-        self.0.insert(job.spec.ask.clone(), reason.clone());
+        self.0.insert(class, reason.clone());
         reason
     }
 }
@@ -62,6 +63,9 @@ fn own_reason(state: &State, job: &Job) -> Option<String> {
     }
     if job.parallel_room() == 0 {
         return Some("(parallel_cap)".into());
+    }
+    if job.promise.as_ref().is_some_and(|promise| promise.evicting) {
+        return Some("(victims)".into());
     }
     if !job.spec.asks().any(|ask| is_admitted(state, job, ask)) {
         return Some("(ceiling)".into());

@@ -1,6 +1,7 @@
 //! Behaviour of the brain, seen from outside: scripts with their full trace, properties over arbitrary commands,
 //! and the field reports and fault rows that this crate answers. One binary, so that it links once.
 
+mod answers;
 mod depend;
 mod dice;
 mod evict;

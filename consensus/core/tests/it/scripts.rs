@@ -3,17 +3,19 @@
 //!
 //! Commands: `host`, `submit`, `plan`, `place JOB[_INDEX] HOST UUID..`, `start TASK`, `end TASK HOW`, `late TASK HOW`
 //! (reports the newest ended attempt again), `cancel TASK|JOB [by=TENANT]`, `drain`, `undrain`, `expire`, `restart`
-//! and `reboot` (with new facts, if given), `time +30s`, `jobs`, `hosts`, `devices`, `why JOB`; and moves by hand:
-//! `begin JOB PART..`, `evict JOB|- REASON TASK,.. SLOT..`, `queue NAME RULE..` (parts and slots as in `moves.rs`).
+//! and `reboot` (with new facts, if given), `time +30s`, `jobs`, `hosts`, `devices`, `why JOB`, `explain JOB` (the whole
+//! answer), `reserve NAME HOST FROM_S FOR_S`, `adjust JOB release`; and moves by hand: `begin JOB PART..`,
+//! `evict JOB|- REASON TASK,.. SLOT..`, `queue NAME RULE..` (parts and slots as in `moves.rs`).
 
 use crate::lab::{Lab, exit, host_facts, job_spec, launch_failed, number, task, user};
 use crate::moves::queue_spec;
 use rota_core::{Event, explain, view};
 use rota_protocol::api::QueueFilter;
-use rota_protocol::command::{Command, Outcome, Proposal};
+use rota_protocol::command::{Command, JobChange, Outcome, Proposal};
 use rota_protocol::job::{Actor, AttemptEnd, EndReason};
 use rota_protocol::plan::{Move, Plan};
 use rota_protocol::report::{AttemptFact, AttemptReport};
+use rota_protocol::reservation::{ReservationSpec, ReservedFor};
 use rota_protocol::{DeviceUuid, HostId, JobId, RequestId, TaskId, Token};
 use std::fmt::Write;
 use std::path::Path;
@@ -142,8 +144,31 @@ impl Script {
             "hosts" => self.hosts(),
             "devices" => self.devices(),
             "why" => self.why(&words),
+            "explain" => self.explain(&words),
+            "reserve" => self.reserve(&words),
+            "adjust" => self.adjust(&words),
             other => panic!("no such command: {other}"),
         }
+    }
+
+    /// `reserve NAME HOST FROM_S FOR_S`: for nobody, times from now.
+    fn reserve(&mut self, words: &[&str]) -> String {
+        let start_ms = self.lab.now_ms + number(words[2]) * 1_000;
+        let spec = ReservationSpec {
+            name: words[0].into(),
+            hosts: vec![self.host_id(words[1])],
+            start_ms,
+            end_ms: start_ms + number(words[3]) * 1_000,
+            kept_for: ReservedFor::Nobody,
+            reason: "test".into(),
+        };
+        self.apply(Actor::system(), Command::Reserve { reservation: spec })
+    }
+
+    /// `adjust JOB release|hold`.
+    fn adjust(&mut self, words: &[&str]) -> String {
+        let change = if words[1] == "hold" { JobChange::Hold } else { JobChange::Release };
+        self.apply(user("t"), Command::Adjust { job: JobId(number(words[0])), change })
     }
 
     fn place(&mut self, words: &[&str]) -> String {
@@ -327,6 +352,60 @@ impl Script {
         }
         writeln!(out, "  ahead: {} tasks, {} GPUs", why.ahead_tasks, why.ahead_gpus).expect("string");
         out
+    }
+
+    /// The whole answer, times as seconds from now.
+    fn explain(&self, words: &[&str]) -> String {
+        let now_ms = self.lab.now_ms;
+        let why = explain::why(&self.lab.state, JobId(number(words[0])), now_ms).expect("job");
+        assert_eq!(why.by_reason.iter().map(|r| r.hosts).sum::<u32>(), why.hosts);
+        let in_s = |at_ms: u64| format!("{:+} s", (i128::from(at_ms) - i128::from(now_ms)) / 1_000);
+        let mut lines = vec![format!("{} {}: {}", why.state, why.cause, why.verdict)];
+        lines.push(format!("asks: {}, waited {} s", why.ask, why.waited_ms / 1_000));
+        let impossible = why.impossible.then(|| "impossible".to_owned());
+        lines.extend(impossible);
+        lines.extend(why.by_reason.iter().map(|r| format!("{} {}: {}", r.hosts, r.kind, r.detail)));
+        lines.push(format!("ahead: {} tasks, {} GPUs", why.ahead_tasks, why.ahead_gpus));
+        lines.extend(why.largest_offer.map(|offer| format!("offer: {offer}")));
+        lines.extend(why.expected.map(|start| {
+            format!("expected: {} by {:?} on {}", in_s(start.at_ms), start.basis, start.hosts.join(","))
+        }));
+        lines.extend(why.promise.map(|promise| {
+            let (at, made, on) = (in_s(promise.at_ms), in_s(promise.made_ms), promise.hosts.join(","));
+            format!("promise: {at} on {on}, made {made}, broken by {:?}", promise.broken_by)
+        }));
+        let victims = (why.victims > 0).then(|| format!("victims: {}", why.victims));
+        lines.extend(victims);
+        lines.extend(why.account.iter().map(|row| {
+            let most = row.ceiling.map_or("none".into(), |most| most.to_string());
+            let (user, full) =
+                (if row.of_user { " (user)" } else { "" }, if row.full { " FULL" } else { "" });
+            let (queue, part, held, own) = (&row.queue, &row.part, row.held, row.guarantee);
+            format!("account {queue}{user}: {part} {held} of {most}, guarantee {own}{full}")
+        }));
+        lines.extend(why.dependencies.iter().map(|dep| {
+            format!(
+                "after: job {} {}{} is {}",
+                dep.job,
+                dep.relation,
+                if dep.each { " each" } else { "" },
+                dep.state
+            )
+        }));
+        lines.extend(why.held.then(|| "held".to_owned()));
+        for (name, at_ms) in
+            [("begin", why.begin_ms), ("deadline", why.deadline_ms), ("paused", why.paused_until_ms)]
+        {
+            lines.extend(at_ms.map(|at_ms| format!("{name}: {}", in_s(at_ms))));
+        }
+        lines.extend(why.parallel_max.map(|most| format!("at once: {most}")));
+        lines.extend(why.parts.map(|parts| format!("parts: {} of {} fit", parts.fit, parts.needed)));
+        lines.extend(why.smaller_ask.map(|ask| format!("smaller: {ask}")));
+        lines.extend(why.shorter_limit_ms.map(|ms| format!("limit: {} s", ms / 1_000)));
+        lines.extend(why.hint.map(|hint| format!("hint: {hint}")));
+        let waits = why.waits.iter().map(|wait| format!("{} {} s", wait.cause, wait.ms / 1_000));
+        lines.push(format!("waits: {}", waits.collect::<Vec<_>>().join(", ")));
+        lines.iter().map(|line| format!("  {line}\n")).collect::<String>().replacen("  ", "", 1)
     }
 }
 

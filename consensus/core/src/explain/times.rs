@@ -1,0 +1,151 @@
+//! When it will start, what it was promised, and how long each cause has kept it waiting.
+
+use super::Case;
+use super::account::of_part;
+use super::cause::Cause;
+use super::text::names;
+use crate::state::State;
+use crate::state::attempt::Attempt;
+use crate::state::job::{Job, Promise, WaitCause};
+use crate::state::queue::OverCeiling;
+use rota_protocol::job::AttemptState;
+use rota_protocol::plan::{PromiseBreak, Slot};
+use rota_protocol::why::{StartBasis, WhyPromise, WhyStart, WhyWait};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// The start that can be said of a job that waits for this cause.
+pub(super) fn expected(case: &Case<'_>, cause: Cause) -> Option<WhyStart> {
+    let (state, job, now_ms) = (case.state, case.job, case.now_ms);
+    let start = |at_ms: u64, basis, slots: &[Slot]| WhyStart { at_ms, basis, hosts: places(state, slots) };
+    let earliest = case.look.expected.as_ref();
+    let promise = job.promise.as_ref();
+    match cause {
+        Cause::Turn => {
+            Some(start(now_ms, StartBasis::Now, earliest.map_or(&[][..], |opening| &opening.slots)))
+        }
+        Cause::Victims => {
+            promise.map(|promise| start(promise.at_ms.max(now_ms), StartBasis::Victims, &promise.slots))
+        }
+        Cause::Begin | Cause::Pause => {
+            let begin_ms = job.earliest_ms();
+            match earliest {
+                Some(opening) if opening.at_ms > begin_ms => {
+                    Some(start(opening.at_ms, basis(opening.assumed), &opening.slots))
+                }
+                Some(opening) => Some(start(begin_ms, StartBasis::Begin, &opening.slots)),
+                None => case.tally.of("fits").map(|_| start(begin_ms, StartBasis::Begin, &[])),
+            }
+        }
+        Cause::Ceiling => {
+            let at_ms = within_ms(case, case.look.over.as_ref()?)?;
+            Some(start(at_ms, StartBasis::Account, &[]))
+        }
+        Cause::Hosts(_) => {
+            // What opens now was looked at and does not do, for a reason that no limit tells the end of.
+            let opening = earliest.filter(|opening| opening.at_ms > now_ms);
+            let promise = promise.filter(|one| one.at_ms >= now_ms && case.look.promise_broken.is_none());
+            match (opening, promise) {
+                (Some(opening), Some(promise)) if opening.at_ms > promise.at_ms => {
+                    Some(start(promise.at_ms, StartBasis::Promise, &promise.slots))
+                }
+                (None, Some(promise)) => Some(start(promise.at_ms, StartBasis::Promise, &promise.slots)),
+                (Some(opening), _) => Some(start(opening.at_ms, basis(opening.assumed), &opening.slots)),
+                (None, None) => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// When so much of what counts against a bound is over by its limits that the job keeps it; none if work without a
+/// limit is in the way.
+fn within_ms(case: &Case<'_>, over: &OverCeiling) -> Option<u64> {
+    let queue = case.state.queues.get(over.queue)?;
+    let counts = |attempt: &&Attempt| {
+        let own = if over.of_user { attempt.user == case.job.user } else { true };
+        own && case.state.queues.lies_in(attempt.queue, &queue.spec.name)
+    };
+    let ends = case.state.attempts().filter(counts).filter_map(|attempt| {
+        let grace_ms = attempt.grace_ms.map_or(case.grace_ms, u64::from);
+        let at_ms = match attempt.state {
+            AttemptState::Ending => case.now_ms.saturating_add(grace_ms),
+            _ => attempt.ends_by_ms()?.saturating_add(grace_ms).max(case.now_ms),
+        };
+        Some((at_ms, of_part(&attempt.amounts(), over.part)))
+    });
+    let mut ends: Vec<(u64, u64)> = ends.collect();
+    ends.sort_unstable();
+    let mut excess = over.would.saturating_sub(over.most);
+    for (at_ms, freed) in ends {
+        excess = excess.saturating_sub(freed);
+        if excess == 0 {
+            return Some(at_ms);
+        }
+    }
+    None
+}
+
+/// A stored promise for people.
+pub(super) fn promised(state: &State, promise: &Promise, broken_now: Option<PromiseBreak>) -> WhyPromise {
+    WhyPromise {
+        at_ms: promise.at_ms,
+        made_ms: promise.made_ms,
+        broken_by: promise.broken_by,
+        broken_now,
+        hosts: places(state, &promise.slots),
+    }
+}
+
+/// Attempts that are being ended and hold what is promised to the job; 0 unless the promise is of that kind.
+pub(super) fn victims(state: &State, job: &Job) -> u32 {
+    let Some(promise) = job.promise.as_ref().filter(|promise| promise.evicting) else {
+        return 0;
+    };
+    let mut hosts: Vec<_> = promise.slots.iter().map(|slot| slot.host).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let ending = hosts.into_iter().flat_map(|host| state.attempts_on(host));
+    let ending = ending.filter(|attempt| attempt.state == AttemptState::Ending);
+    u32::try_from(ending.count()).unwrap_or(u32::MAX)
+}
+
+/// From submission to the first start, to the end, or to now, in ms.
+pub(super) fn waited_ms(job: &Job, now_ms: u64) -> u64 {
+    let until_ms = job.started_ms.or(job.ended_ms).unwrap_or(now_ms);
+    until_ms.saturating_sub(job.submitted_ms)
+}
+
+/// How long each cause kept it waiting, the longest first. Time before its begin time is told from time for room.
+pub(super) fn waits(job: &Job, now_ms: u64) -> Vec<WhyWait> {
+    let until_ms = job.ended_ms.unwrap_or(now_ms);
+    let begin_ms = job.spec.begin_ms.unwrap_or(0);
+    let ends = job.waits.iter().skip(1).map(|(at_ms, _)| *at_ms).chain([until_ms]);
+    let mut sums: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let mut add = |name, ms| *sums.entry(name).or_default() += ms;
+    for ((from_ms, cause), end_ms) in job.waits.iter().zip(ends) {
+        let ms = end_ms.saturating_sub(*from_ms);
+        match cause {
+            WaitCause::Room => {
+                let before_ms = begin_ms.min(end_ms).saturating_sub(*from_ms);
+                add("begin", before_ms);
+                add("room", ms.saturating_sub(before_ms));
+            }
+            WaitCause::Dependency => add("dependency", ms),
+            WaitCause::Hold => add("hold", ms),
+            WaitCause::Runs => add("runs", ms),
+        }
+    }
+    let rows = sums.into_iter().filter(|(_, ms)| *ms > 0);
+    let mut rows: Vec<WhyWait> = rows.map(|(cause, ms)| WhyWait { cause: cause.to_owned(), ms }).collect();
+    rows.sort_by_key(|row| Reverse(row.ms));
+    rows
+}
+
+fn basis(assumed: bool) -> StartBasis {
+    if assumed { StartBasis::AssumedLimits } else { StartBasis::Limits }
+}
+
+fn places(state: &State, slots: &[Slot]) -> Vec<String> {
+    names(slots.iter().filter_map(|slot| Some(state.host(slot.host)?.name.clone())))
+}
