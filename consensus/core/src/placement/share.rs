@@ -8,7 +8,7 @@ use super::view::View;
 use crate::state::job::Job;
 use crate::state::queue::{self, HALF_LIFE_MS, OverCeiling, Queue, UserShare};
 use rota_protocol::device::DeviceKind;
-use rota_protocol::queue::{Amounts, QueueId};
+use rota_protocol::queue::{Amounts, Ceiling, QueueId};
 use std::collections::BTreeMap;
 
 /// Levels of the tree that are told apart; deeper ones count as the lowest of them.
@@ -55,8 +55,8 @@ impl Shares {
         let add = |sum: &mut Amounts| *sum = if undo { sum.minus(amounts) } else { sum.plus(amounts) };
         for queue in view.queue_path(job.queue) {
             add(self.placed.entry(queue.id).or_default());
+            add(self.placed_by_user.entry((queue.id, job.user.clone())).or_default());
         }
-        add(self.placed_by_user.entry((job.queue, job.user.clone())).or_default());
     }
 
     /// Would one more holder of `more` keep every ceiling along the path?
@@ -67,24 +67,25 @@ impl Shares {
     /// The first bound that one more holder of `more` would break, nearest first, as
     /// [`crate::state::queue::QueueTable::admits`] has it, with what the round has placed.
     pub(super) fn over(&self, view: &View, job: &Job, more: &Amounts) -> Option<OverCeiling> {
-        for (depth, queue) in view.queue_path(job.queue).enumerate() {
+        view.queue_path(job.queue).find_map(|queue| {
             let would = self.held(queue).plus(more);
-            if let Err(over) = queue::over(queue.id, false, &would, &queue.most(), more) {
-                return Some(over);
-            }
-            if depth == 0 {
-                let none = UserShare::default();
-                let share = queue.users.get(&job.user).unwrap_or(&none);
-                let placed =
-                    self.placed_by_user.get(&(job.queue, job.user.clone())).copied().unwrap_or_default();
-                let most = queue.spec.user_ceiling.amounts().zip(&share.excess, u64::max);
-                let would = share.held.plus(&placed).plus(more);
-                if let Err(over) = queue::over(queue.id, true, &would, &most, more) {
-                    return Some(over);
-                }
-            }
+            queue::over(queue.id, false, &would, &queue.most(), more)
+                .and_then(|()| self.over_of_user(queue, job, more))
+                .err()
+        })
+    }
+
+    /// The bound of each user holds on every level: what a user holds below counts as well.
+    fn over_of_user(&self, queue: &Queue, job: &Job, more: &Amounts) -> Result<(), OverCeiling> {
+        let bound = queue.spec.user_ceiling.amounts();
+        if bound == Ceiling::default().amounts() {
+            return Ok(());
         }
-        None
+        let none = UserShare::default();
+        let share = queue.users.get(&job.user).unwrap_or(&none);
+        let placed = self.placed_by_user.get(&(queue.id, job.user.clone())).copied().unwrap_or_default();
+        let would = share.held.plus(&placed).plus(more);
+        queue::over(queue.id, true, &would, &bound.zip(&share.excess, u64::max), more)
     }
 
     /// Where the account of a job stands.

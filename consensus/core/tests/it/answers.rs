@@ -361,3 +361,23 @@ fn an_account_at_its_ceiling_is_told_when() {
     assert_eq!(expected.at_ms, lab.now_ms + number("1210") * 1_000);
     assert_eq!(why.smaller_ask, None, "nothing is left of the ceiling");
 }
+
+/// A user's bound counts what the user holds in queues below as well, for the planner as for the log.
+#[test]
+fn a_users_bound_above_is_seen_from_below() {
+    let mut lab = Lab::with(&["a gpus=8xA100:80GiB"]);
+    let mut above = QueueSpec::open("t");
+    above.user_ceiling.gpu_milli = Some(3_000);
+    lab.system(Command::SetQueue { queue: above });
+    lab.system(Command::SetQueue { queue: QueueSpec::open("t/a") });
+    lab.system(Command::SetQueue { queue: QueueSpec::open("t/b") });
+    let many = lab.submit("gpus=1 array=0-4 queue=t/a");
+    lab.submit("gpus=2 queue=t/b");
+    // Nothing that the planner proposes is refused.
+    lab.round();
+    assert_eq!(lab.state.attempts().map(|attempt| attempt.devices.len()).sum::<usize>(), 3);
+    let why = answer(&lab, many);
+    assert_eq!(why.cause, "ceiling");
+    let full: Vec<&str> = why.account.iter().filter(|row| row.full).map(|row| row.queue.as_str()).collect();
+    assert_eq!((full, why.account.iter().any(|row| row.of_user)), (vec!["t"], true));
+}
