@@ -56,8 +56,8 @@ mod tests {
     use rota_protocol::job::{Actor, Role};
     use rota_protocol::queue::QueueSpec;
     use rota_protocol::work::{GangSpec, Layout};
-    use std::collections::BTreeMap;
     use rota_protocol::{BootId, ClusterId, DeviceUuid, HostId, RequestId};
+    use std::collections::BTreeMap;
 
     fn entry(commands: Vec<Command>) -> Entry {
         let proposals = commands.into_iter().map(|command| Proposal {
@@ -130,9 +130,18 @@ mod tests {
         assert_eq!(notes(&gang(4, gpus(1_000), Layout::SameHost)), Vec::<String>::new());
         assert_eq!(notes(&gang(8, gpus(500), Layout::Any)), Vec::<String>::new());
         for (job, most) in [
-            (gang(5, gpus(1_000), Layout::SameHost), "5 parts of 1 gpu, 1 cpu on one host asked at once, the largest offer is 4 parts on n1"),
-            (gang(9, gpus(500), Layout::Pack), "9 parts of 0.5 gpu, 1 cpu asked at once, all hosts together have room for 8"),
-            (gang(17, gpus(0), Layout::Spread), "17 parts of 1 cpu asked at once, all hosts together have room for 16"),
+            (
+                gang(5, gpus(1_000), Layout::SameHost),
+                "5 parts of 1 gpu, 1 cpu on one host asked at once, the largest offer is 4 parts on n1",
+            ),
+            (
+                gang(9, gpus(500), Layout::Pack),
+                "9 parts of 0.5 gpu, 1 cpu asked at once, all hosts together have room for 8",
+            ),
+            (
+                gang(17, gpus(0), Layout::Spread),
+                "17 parts of 1 cpu asked at once, all hosts together have room for 16",
+            ),
         ] {
             let told = notes(&job);
             assert!(told.len() == 1 && told[0].contains(most), "{told:?}");

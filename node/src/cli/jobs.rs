@@ -9,7 +9,7 @@ use crate::parse::word;
 use crate::table::{Table, clean, cut};
 use clap::Args;
 use rota_protocol::api::{ApiReply, ApiRequest, QueueFilter};
-use rota_protocol::job::{JobSpec, JobState};
+use rota_protocol::job::JobSpec;
 use rota_protocol::view::{AttemptRow, JobRow, JobView};
 use serde_json::json;
 use std::io::IsTerminal;

@@ -262,7 +262,11 @@ mod tests {
             ahead_gpus: 4,
             largest_offer: Some("4 parts".into()),
             hint: Some("ask for less".into()),
-            expected: Some(WhyStart { at_ms: NOW_MS + 60_000, basis: StartBasis::Limits, hosts: hosts.clone() }),
+            expected: Some(WhyStart {
+                at_ms: NOW_MS + 60_000,
+                basis: StartBasis::Limits,
+                hosts: hosts.clone(),
+            }),
             promise: Some(WhyPromise {
                 at_ms: NOW_MS + 120_000,
                 made_ms: NOW_MS - 1_000,
