@@ -5,6 +5,7 @@ use super::choose::choose;
 use super::round::{Round, Tried, at_least};
 use super::sites::Ground;
 use crate::fit::{self, Want};
+use crate::state::attempt::GANG_PORT_BLOCKS;
 use crate::state::host::Used;
 use crate::state::job::Job;
 use rota_protocol::DeviceUuid;
@@ -38,7 +39,9 @@ impl<'p> Round<'p> {
         let before = Before::default();
         let mut seats = Seats { seats: Vec::new(), before, held_back: false };
         self.seat(job, ask, most as usize, &mut seats);
-        if seats.seats.len() < fewest as usize {
+        let meets = seats.seats.first().is_none_or(|seat| self.has_ports(seat.at));
+        seats.held_back |= !meets;
+        if seats.seats.len() < fewest as usize || !meets {
             self.unseat(job, ask, &mut seats);
             return if seats.held_back { Tried::HeldBack } else { Tried::NoRoom };
         }
@@ -53,6 +56,11 @@ impl<'p> Round<'p> {
         let parts = parts.collect();
         self.emit(Move::Start { job: job.id, choice, parts }, devices);
         Tried::Started
+    }
+
+    /// The host of the first part has a block of ports left for the gang to meet at.
+    fn has_ports(&self, at: usize) -> bool {
+        self.ground.sites[at].row.host.used.ports.len() < usize::from(GANG_PORT_BLOCKS)
     }
 
     /// Finds seats by the gang's layout.
@@ -140,7 +148,12 @@ impl<'p> Round<'p> {
                 }
                 if seats.seats.len() > before {
                     if on_one {
-                        return;
+                        // One host must do for all; one that turns out too small (a promise is in the way) does not.
+                        if seats.seats.len() >= job.start_range().0 as usize {
+                            return;
+                        }
+                        self.unseat(job, ask, seats);
+                        continue;
                     }
                     // The site's group has changed: look again, the rest may fit on a tighter one.
                     if most - seats.seats.len() < left {

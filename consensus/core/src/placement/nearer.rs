@@ -62,7 +62,8 @@ impl<'p> Round<'p> {
         {
             let token = Token(TRIED_TOKEN + room as u64);
             let (cpus_milli, mem_mib) = (want.ask.cpus_milli, want.ask.mem_mib);
-            let placed = Placed { token, ends_ms, cpus_milli, mem_mib, devices: devices.clone() };
+            let placed =
+                Placed { token, ends_ms, cpus_milli, mem_mib, devices: devices.clone(), over: Vec::new() };
             self.guards.place(self.ground, at, job, want, placed);
             self.ground.take(at, want, &devices, token);
             room += 1;

@@ -30,7 +30,9 @@ impl<'p> Round<'p> {
     /// Binds the round to a promise that was made before; false if it is lost to work of higher standing.
     pub(super) fn bind_standing(&mut self, job: &Arc<Job>, promise: &Promise) -> bool {
         let slots = located(self.view, &promise.slots);
-        self.guards.bind(self.ground, job, promise.at_ms, promise.choice, &slots, promise.evicting);
+        // What is being ended for it is gone at once as far as anyone may promise, however long ago it was asked.
+        let at_ms = if promise.evicting { self.now_ms } else { promise.at_ms };
+        self.guards.bind(self.ground, job, at_ms, promise.choice, &slots, promise.evicting);
         if self.guards.is_lost(self.ground, job.id) {
             self.guards.unbind(job.id);
             self.outranked.insert(job.id);

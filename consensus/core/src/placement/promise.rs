@@ -29,6 +29,8 @@ pub(super) struct Placed {
     pub(super) cpus_milli: u32,
     pub(super) mem_mib: u64,
     pub(super) devices: Vec<DeviceUuid>,
+    /// Promises that it was the first to come before: they hold again if it is taken back.
+    pub(super) over: Vec<usize>,
 }
 
 /// A promise that binds the round.
@@ -43,6 +45,8 @@ pub(super) struct Guard {
     slots: Vec<(usize, Slot)>,
     /// The slots are the job's own as soon as they are free.
     evicting: bool,
+    /// Promises that fall due no later and whose slots are in `later` too.
+    counts: Vec<usize>,
     /// Something of higher standing has come before it: the promise cannot be relied upon.
     pub(super) outranked: bool,
 }
@@ -113,6 +117,9 @@ impl Guards {
         for at in later.keys() {
             self.by_site.entry(*at).or_default().push(guard);
         }
+        let earlier = |other: &usize| self.list[*other].at_ms <= at_ms;
+        let beside = later.keys().filter_map(|at| self.by_site.get(at)).flatten().copied();
+        let counts: BTreeSet<usize> = beside.filter(|other| *other != guard && earlier(other)).collect();
         let slots = slots.to_vec();
         self.list.push(Guard {
             job: Arc::clone(job),
@@ -120,6 +127,7 @@ impl Guards {
             later,
             choice,
             slots,
+            counts: counts.into_iter().collect(),
             evicting,
             outranked: false,
         });
@@ -143,7 +151,7 @@ impl Guards {
         let guard = self.bound(job).map(|guard| &self.list[guard]);
         guard.is_some_and(|guard| {
             let overfull = |(at, used): (&usize, &Used)| !super::post::fits_on(ground, *at, used);
-            !guard.evicting && guard.later.iter().any(overfull)
+            guard.later.iter().any(overfull)
         })
     }
 
@@ -157,6 +165,7 @@ impl Guards {
         let Some(guard) = self.bound(job) else {
             return;
         };
+        self.uncount(guard);
         // The row stays, so that the others keep their places; without sites it binds nobody.
         for at in std::mem::take(&mut self.list[guard].later).into_keys() {
             if let Some(guards) = self.by_site.get_mut(&at) {
@@ -165,6 +174,23 @@ impl Guards {
                     self.by_site.remove(&at);
                 }
             }
+        }
+    }
+
+    /// What a promise keeps is kept no more by those that fall due after it.
+    fn uncount(&mut self, guard: usize) {
+        let gone = &self.list[guard];
+        let Some(ask) = gone.job.spec.ask_at(gone.choice) else {
+            return;
+        };
+        let (cpus_milli, mem_mib, slots) = (ask.cpus_milli, ask.mem_mib, gone.slots.clone());
+        for other in self.list.iter_mut().filter(|other| other.counts.contains(&guard)) {
+            for (number, (at, slot)) in (0_u64..).zip(&slots) {
+                if let Some(used) = other.later.get_mut(at) {
+                    used.subtract(slot_token(guard, number), cpus_milli, mem_mib, &slot.devices);
+                }
+            }
+            other.counts.retain(|counted| *counted != guard);
         }
     }
 
@@ -222,11 +248,14 @@ impl Guards {
     }
 
     /// Notes what the round has placed on a site.
-    pub(super) fn place(&mut self, ground: &Ground, at: usize, job: &Job, want: Want<'_>, one: Placed) {
+    pub(super) fn place(&mut self, ground: &Ground, at: usize, job: &Job, want: Want<'_>, mut one: Placed) {
         let host = &ground.sites[at].row.host;
-        for guard in self.by_site.get(&at).into_iter().flatten() {
-            let guard = &mut self.list[*guard];
-            guard.outranked |= one.ends_ms > guard.at_ms && outranks(job, &guard.job);
+        for number in self.by_site.get(&at).into_iter().flatten() {
+            let guard = &mut self.list[*number];
+            if !guard.outranked && one.ends_ms > guard.at_ms && outranks(job, &guard.job) {
+                guard.outranked = true;
+                one.over.push(*number);
+            }
             if one.ends_ms > guard.at_ms
                 && let Some(used) = guard.later.get_mut(&at)
             {
@@ -242,6 +271,9 @@ impl Guards {
         let Some(one) = self.placed.get_mut(&at).and_then(Vec::pop) else {
             return;
         };
+        for number in &one.over {
+            self.list[*number].outranked = false;
+        }
         for guard in self.by_site.get(&at).into_iter().flatten() {
             if let Some(used) = self.list[*guard].later.get_mut(&at) {
                 let holds = one

@@ -333,7 +333,8 @@ impl Ground {
         }
         let eligible = fit::fits(&site.row.host, site.used(), want, self.now_ms).ok()?;
         let own = Cards::of(site, want.ask, &self.models, Some(&eligible));
-        let scored = self.judge(&own.fill(site), shape, site.id())?;
+        // Whether it fits is `fits` to say: where the scorer sees less (cards of several models), it comes last.
+        let score = self.judge(&own.fill(site), shape, site.id()).map_or(i64::MIN, |scored| scored.score);
         let asks_devices = want.ask.gpu_milli > 0 || !want.ask.devices.is_empty();
         let liking = if asks_devices {
             preference(want.ask, &eligible)
@@ -341,7 +342,7 @@ impl Ground {
             // Work without devices goes where there are none: cards are not stranded behind it.
             u8::from(!site.row.host.facts.devices.is_empty())
         };
-        Some((liking, Reverse(scored.score)))
+        Some((liking, Reverse(score)))
     }
 
     fn judge(&self, fill: &Fill<'_>, shape: &score::Shape, host: HostId) -> Option<score::Scored> {

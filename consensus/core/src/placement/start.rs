@@ -206,6 +206,7 @@ impl Round<'_> {
             cpus_milli: ask.cpus_milli,
             mem_mib: ask.mem_mib,
             devices: devices.to_vec(),
+            over: Vec::new(),
         };
         self.guards.place(self.ground, at, job, want, placed);
         self.ground.take(at, want, devices, token);

@@ -502,3 +502,12 @@ fn small_work_moves_for_a_wide_job_if_it_pays() {
         assert_eq!(lab.state.attempts().count(), 2 + usize::from(moves));
     }
 }
+
+/// A host that mixes models serves an ask that takes any: whether it fits is for `fits` alone to say.
+#[test]
+fn cards_of_several_models_serve_one_ask() {
+    let mut lab = Lab::with(&["h1 gpus=2xA100:80GiB+2xL4:24GiB"]);
+    let job = lab.submit("gpus=4");
+    settle(&mut lab);
+    assert_eq!(live_cards(&lab, job), 4);
+}
