@@ -197,6 +197,12 @@ impl<'p> Round<'p> {
                     false
                 }
                 Tried::Started | Tried::Waits => true,
+                // Of elastic gangs one that runs wants single parts, one that waits many at once.
+                Tried::OverCeiling | Tried::NoRoom if job.spec.gang.is_some_and(|gang| gang.is_elastic()) => {
+                    let count = held_back.entry(class).or_default();
+                    *count += 1;
+                    *count < HELD_BACK_MAX
+                }
                 Tried::OverCeiling => false,
                 // A job that keeps away from hosts speaks for itself only.
                 Tried::NoRoom => job.avoided(self.now_ms).next().is_some(),
