@@ -65,6 +65,7 @@ fn a_waiting_job_fits_its_bound() {
     }
     let each = (resident_bytes() - before) / jobs as usize;
     assert_eq!(state.jobs().count(), jobs as usize);
+    println!("{each} bytes for each job");
     assert!(each <= JOB_BYTES_MAX, "{each} bytes for each job");
 
     // A million tasks in one array are one small value.

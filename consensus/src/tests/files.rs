@@ -144,7 +144,7 @@ async fn an_entry_of_the_first_format_is_applied() {
     let fields = (format, at_ms, count, cluster.request(), actor, submit, spec);
     let bytes = rota_protocol::codec::encode(&fields).expect("encodes");
     peer.0.raft.client_write(Payload(bytes.into())).await.expect("applied");
-    let spec = peer.read(|state| state.jobs().last().map(|job| (*job.spec).clone())).expect("accepted");
+    let spec = peer.read(|state| state.jobs().last().map(|job| job.spec.whole())).expect("accepted");
     let want = JobSpec {
         name: "old".into(),
         argv: vec![b"true".to_vec()],

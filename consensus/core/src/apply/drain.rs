@@ -19,6 +19,7 @@ pub(super) fn apply(
     host.drain = Some(cut(reason));
     host.evict_at_ms = evict_at_ms;
     step.note(Event::HostChanged(id));
-    step.plan_needed = true;
+    // Emptying a host is the planner's work. A plain drain leaves it nothing to do, and old logs did not wake it.
+    step.plan_needed |= evict_at_ms.is_some();
     Ok(Outcome::Done)
 }

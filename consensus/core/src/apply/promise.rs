@@ -45,7 +45,7 @@ pub(super) fn promise(
     let evicting = job.promise.as_ref().is_some_and(|old| old.evicting && same(old));
     let promise =
         Promise { at_ms, made_ms, slots: slots.to_vec(), choice, evicting, broken_by: broken_by.or(known) };
-    state.jobs.update(id, step.now_ms, |job| job.promise = Some(promise));
+    state.jobs.update(id, step.now_ms, |job| job.promise = Some(Box::new(promise)));
     step.note(Event::JobChanged(id));
     Ok(())
 }

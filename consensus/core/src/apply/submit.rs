@@ -45,7 +45,7 @@ pub(super) fn apply(state: &mut State, step: &mut Step, actor: &Actor, spec: &Jo
     if waits {
         job.blocked = std::mem::take(&mut job.pending);
     }
-    state.jobs.insert(job, step.now_ms);
+    state.jobs.insert(job);
     state.queues.count_job(queue, true);
     if waits {
         depend::first_look(state, step, id);

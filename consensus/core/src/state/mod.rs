@@ -11,7 +11,9 @@ pub mod job;
 pub mod meta;
 pub mod ordinals;
 pub mod queue;
+pub mod rare;
 pub(crate) mod reservation;
+pub mod spec;
 pub mod tally;
 pub(crate) mod token;
 

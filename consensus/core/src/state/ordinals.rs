@@ -1,46 +1,75 @@
-//! A set of task ordinals, kept as disjoint ranges that do not touch. A million-task array is one range.
+//! A set of task ordinals, kept as disjoint ranges that do not touch. A million-task array is one range, and one range
+//! needs no memory of its own.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 
 /// Ordinals of one job's tasks (positions in its array, from 0).
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Ordinals {
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Stored")]
+pub struct Ordinals(Shape);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Shape {
+    /// The first ordinal and one past the last; `(0, 0)` for none at all.
+    One(u32, u32),
+    /// Two or more ranges.
+    Many(Box<Ranges>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Ranges {
     /// First ordinal of a range -> one past its last.
-    ranges: BTreeMap<u32, u32>,
+    ends: BTreeMap<u32, u32>,
     len: u32,
+}
+
+const EMPTY: Shape = Shape::One(0, 0);
+
+impl Default for Ordinals {
+    fn default() -> Self {
+        Self(EMPTY)
+    }
 }
 
 impl Ordinals {
     /// `0..count`.
     #[must_use]
     pub fn full(count: u32) -> Self {
-        let mut set = Self::default();
-        set.insert_range(0, count);
-        set
+        Self(Shape::One(0, count))
     }
 
     /// How many ordinals.
     #[must_use]
     pub fn len(&self) -> u32 {
-        self.len
+        match &self.0 {
+            Shape::One(start, end) => end - start,
+            Shape::Many(ranges) => ranges.len,
+        }
     }
 
     /// None at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Is it in the set?
     #[must_use]
     pub fn contains(&self, ordinal: u32) -> bool {
-        self.range_of(ordinal).is_some()
+        match &self.0 {
+            Shape::One(start, end) => (*start..*end).contains(&ordinal),
+            Shape::Many(ranges) => ranges.range_of(ordinal).is_some(),
+        }
     }
 
     /// Ranges in order, each `(first, one past the last)`.
     pub fn ranges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        self.ranges.iter().map(|(start, end)| (*start, *end))
+        let (one, many) = match &self.0 {
+            Shape::One(start, end) => ((start < end).then_some((*start, *end)), None),
+            Shape::Many(ranges) => (None, Some(ranges.ends.iter())),
+        };
+        one.into_iter().chain(many.into_iter().flatten().map(|(start, end)| (*start, *end)))
     }
 
     /// Adds one; false if it was there.
@@ -54,27 +83,31 @@ impl Ordinals {
 
     /// Takes one out; false if it was not there.
     pub fn remove(&mut self, ordinal: u32) -> bool {
-        let Some((start, end)) = self.range_of(ordinal) else {
+        if !self.contains(ordinal) {
             return false;
-        };
-        if start == ordinal {
-            self.ranges.remove(&start);
-        } else {
-            self.ranges.insert(start, ordinal);
         }
-        if ordinal + 1 < end {
-            self.ranges.insert(ordinal + 1, end);
+        match &mut self.0 {
+            Shape::One(start, end) if *end - *start == 1 => self.0 = EMPTY,
+            Shape::One(start, _) if *start == ordinal => *start += 1,
+            Shape::One(_, end) if *end - 1 == ordinal => *end -= 1,
+            Shape::One(start, end) => {
+                let mut ranges = Ranges::of(*start, *end);
+                ranges.remove(ordinal);
+                self.0 = Shape::Many(Box::new(ranges));
+            }
+            Shape::Many(ranges) => {
+                ranges.remove(ordinal);
+                self.simplify();
+            }
         }
-        self.len -= 1;
         true
     }
 
     /// Moves everything into `other`.
     pub fn drain_into(&mut self, other: &mut Self) {
-        for (start, end) in std::mem::take(&mut self.ranges) {
+        for (start, end) in std::mem::take(self).ranges() {
             other.insert_range(start, end);
         }
-        self.len = 0;
     }
 
     /// The first ranges that hold together at most `limit` ordinals.
@@ -105,7 +138,7 @@ impl Ordinals {
             floor = Some(end);
             sum += u64::from(end - start);
         }
-        sum == u64::from(self.len)
+        sum == u64::from(self.len())
     }
 
     /// Shares no ordinal with `other`.
@@ -123,33 +156,116 @@ impl Ordinals {
         true
     }
 
-    fn range_of(&self, ordinal: u32) -> Option<(u32, u32)> {
-        let (start, end) = self.ranges.range(..=ordinal).next_back()?;
-        (ordinal < *end).then_some((*start, *end))
-    }
-
     /// Union with `start..end`.
     fn insert_range(&mut self, start: u32, end: u32) {
         if start >= end {
             return;
         }
+        match &mut self.0 {
+            Shape::One(first, last) if first == last => self.0 = Shape::One(start, end),
+            Shape::One(first, last) if start <= *last && *first <= end => {
+                *first = start.min(*first);
+                *last = end.max(*last);
+            }
+            Shape::One(first, last) => {
+                let mut ranges = Ranges::of(*first, *last);
+                ranges.insert(start, end);
+                self.0 = Shape::Many(Box::new(ranges));
+            }
+            Shape::Many(ranges) => {
+                ranges.insert(start, end);
+                self.simplify();
+            }
+        }
+    }
+
+    /// A single range is kept as such: equal sets are equal values.
+    fn simplify(&mut self) {
+        if let Shape::Many(ranges) = &self.0
+            && ranges.ends.len() < 2
+        {
+            let (start, end) = ranges.ends.first_key_value().map_or((0, 0), |(start, end)| (*start, *end));
+            self.0 = Shape::One(start, end);
+        }
+    }
+}
+
+impl Ranges {
+    fn of(start: u32, end: u32) -> Self {
+        Self { ends: BTreeMap::from([(start, end)]), len: end - start }
+    }
+
+    fn range_of(&self, ordinal: u32) -> Option<(u32, u32)> {
+        let (start, end) = self.ends.range(..=ordinal).next_back()?;
+        (ordinal < *end).then_some((*start, *end))
+    }
+
+    fn remove(&mut self, ordinal: u32) {
+        let Some((start, end)) = self.range_of(ordinal) else {
+            return;
+        };
+        if start == ordinal {
+            self.ends.remove(&start);
+        } else {
+            self.ends.insert(start, ordinal);
+        }
+        if ordinal + 1 < end {
+            self.ends.insert(ordinal + 1, end);
+        }
+        self.len -= 1;
+    }
+
+    fn insert(&mut self, start: u32, end: u32) {
         let (mut first, mut last) = (start, end);
         // Ranges that overlap or touch the new one are swallowed.
-        if let Some((s, e)) = self.ranges.range(..=start).next_back().map(|(s, e)| (*s, *e))
+        if let Some((s, e)) = self.ends.range(..=start).next_back().map(|(s, e)| (*s, *e))
             && e >= start
         {
             first = s;
             last = last.max(e);
-            self.ranges.remove(&s);
+            self.ends.remove(&s);
             self.len -= e - s;
         }
-        while let Some((s, e)) = self.ranges.range(first..=last).next().map(|(s, e)| (*s, *e)) {
+        while let Some((s, e)) = self.ends.range(first..=last).next().map(|(s, e)| (*s, *e)) {
             last = last.max(e);
-            self.ranges.remove(&s);
+            self.ends.remove(&s);
             self.len -= e - s;
         }
-        self.ranges.insert(first, last);
+        self.ends.insert(first, last);
         self.len += last - first;
+    }
+}
+
+/// As snapshots have it, in every format so far.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    ranges: BTreeMap<u32, u32>,
+    len: u32,
+}
+
+/// What was stored is no set of ranges.
+#[derive(Debug, thiserror::Error)]
+#[error("ordinals that are no ranges apart from each other, or not {len} in all")]
+struct Unsound {
+    len: u32,
+}
+
+impl Serialize for Ordinals {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Stored { ranges: self.ranges().collect(), len: self.len() }.serialize(serializer)
+    }
+}
+
+impl TryFrom<Stored> for Ordinals {
+    type Error = Unsound;
+
+    fn try_from(stored: Stored) -> Result<Self, Unsound> {
+        let mut set = Self(Shape::Many(Box::new(Ranges { ends: stored.ranges, len: stored.len })));
+        if !set.is_sound(u32::MAX) {
+            return Err(Unsound { len: stored.len });
+        }
+        set.simplify();
+        Ok(set)
     }
 }
 
@@ -178,6 +294,13 @@ mod tests {
             assert_eq!(set.len() as usize, model.len());
             let flat: Vec<u32> = set.ranges().flat_map(|(s, e)| s..e).collect();
             assert!(flat.iter().eq(model.iter()));
+            // However it came about, it is the value that its ordinals alone would make.
+            let mut again = Ordinals::default();
+            assert!(flat.iter().all(|n| again.insert(*n)));
+            assert_eq!(again, set);
+            assert_eq!(matches!(set.0, Shape::Many(_)), set.ranges().count() > 1);
+            let bytes = rota_protocol::codec::encode(&set).expect("bytes");
+            assert_eq!(rota_protocol::codec::decode::<Ordinals>(&bytes, 1 << 10).expect("a set"), set);
         }
     }
 
@@ -192,5 +315,21 @@ mod tests {
         set.drain_into(&mut other);
         assert!(set.is_empty());
         assert_eq!(other, Ordinals::full(10));
+    }
+
+    #[test]
+    fn what_is_no_set_is_refused() {
+        let decode = |ranges: &[(u32, u32)], len| {
+            let stored = Stored { ranges: ranges.iter().copied().collect(), len };
+            let bytes = rota_protocol::codec::encode(&stored).expect("bytes");
+            rota_protocol::codec::decode::<Ordinals>(&bytes, 1 << 10).map(|set| set.len())
+        };
+        assert_eq!(decode(&[], 0).expect("none"), 0);
+        assert_eq!(decode(&[(2, 4), (5, 6)], 3).expect("two ranges"), 3);
+        for (ranges, len) in
+            [(&[(2, 4)][..], 1), (&[(2, 4), (4, 6)], 4), (&[(2, 4), (3, 6)], 5), (&[(4, 2)], 0)]
+        {
+            assert!(decode(ranges, len).is_err(), "{ranges:?} {len}");
+        }
     }
 }

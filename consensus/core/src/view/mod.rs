@@ -68,7 +68,7 @@ pub fn job(state: &State, id: JobId) -> Option<JobView> {
     Some(JobView {
         index: state.applied_index(),
         row: row(state, job, &mut Reasons::default()),
-        spec: (*job.spec).clone(),
+        spec: job.spec.whole(),
         attempts: live.chain(ended).collect(),
         attempts_forgotten: job.ended_forgotten,
         exit_status: match job.state {

@@ -228,14 +228,14 @@ fn carry_out(
         state.jobs.update(id, now_ms, |job| {
             // What was promised before stays promised: no later than that.
             let old = job.promise.as_ref();
-            job.promise = Some(Promise {
+            job.promise = Some(Box::new(Promise {
                 at_ms: old.map_or(now_ms, |old| old.at_ms.min(now_ms)),
                 made_ms: old.map_or(now_ms, |old| old.made_ms),
                 broken_by: old.and_then(|old| old.broken_by),
                 slots,
                 choice,
                 evicting: true,
-            });
+            }));
         });
         step.note(Event::JobChanged(id));
     }

@@ -3,13 +3,17 @@
 
 mod parts;
 mod table;
+mod waits;
 
-pub use parts::{Avoid, ClassKey, GangOver, Promise, WaitCause};
+pub use parts::{Avoid, ClassKey, GangOver, Promise};
 pub(crate) use table::JobTable;
+pub use waits::WaitCause;
 
 use crate::state::attempt::EndedAttempt;
 use crate::state::history::HistoryKey;
 use crate::state::ordinals::Ordinals;
+use crate::state::rare::Rare;
+use crate::state::spec::Spec;
 use rota_protocol::job::{Actor, JobSpec, JobState};
 use rota_protocol::queue::QueueId;
 use rota_protocol::view::TaskCounts;
@@ -53,7 +57,7 @@ pub struct Job {
     /// Who submitted it.
     pub user: String,
     /// What was submitted.
-    pub spec: Arc<JobSpec>,
+    pub spec: Arc<Spec>,
     /// Where it stands.
     pub state: JobState,
     /// The whole job is being, or was, cancelled.
@@ -75,13 +79,13 @@ pub struct Job {
     /// Tasks with a live attempt.
     pub live: u32,
     /// Retries used, by ordinal; only tasks that used some and are not over.
-    pub retries_used: BTreeMap<u32, u16>,
+    pub retries_used: Rare<BTreeMap<u32, u16>>,
     /// Ends that were a host's fault, by ordinal; only tasks that had some and are not over.
-    pub host_faults: BTreeMap<u32, u16>,
+    pub host_faults: Rare<BTreeMap<u32, u16>>,
     /// Hosts that could not launch it.
-    pub avoid: BTreeMap<HostId, Avoid>,
+    pub avoid: Rare<BTreeMap<HostId, Avoid>>,
     /// The newest ended attempts, oldest first.
-    pub ended: VecDeque<EndedAttempt>,
+    pub ended: Rare<VecDeque<EndedAttempt>>,
     /// Ended attempts no longer kept.
     pub ended_forgotten: u64,
     /// Shell status of the first task that failed for good.
@@ -99,9 +103,9 @@ pub struct Job {
     /// Tasks that started at least once and neither succeeded nor failed: they wait again, or were cancelled.
     pub stopped: Ordinals,
     /// The start that it was promised.
-    pub promise: Option<Promise>,
+    pub promise: Option<Box<Promise>>,
     /// Log times of its newest evictions, each with the position of the task; those of a gang with position 0.
-    pub evictions: VecDeque<(u64, u32)>,
+    pub evictions: Rare<VecDeque<(u64, u32)>>,
     /// How often it was evicted in all.
     pub evicted: u32,
     /// How often its tasks asked to be queued again, all together.
@@ -118,8 +122,9 @@ pub struct Job {
     pub pauses: u32,
     /// How long its tasks are expected to run, in ms.
     pub predicted_ms: Option<u64>,
-    /// Why it last stopped waiting for one thing and waits for the next: log time and cause, newest last.
-    pub waits: VecDeque<(u64, WaitCause)>,
+    /// When it began to wait for something else than before: log time and cause, newest last. Without the first
+    /// cause, see [`Self::waits`].
+    pub(crate) turns: Rare<VecDeque<(u64, WaitCause)>>,
 }
 
 impl Job {
@@ -130,7 +135,7 @@ impl Job {
             id,
             tenant: owner.tenant.clone(),
             user: owner.user.clone(),
-            spec: Arc::new(spec),
+            spec: Arc::new(spec.into()),
             state: JobState::Pending,
             cancel_asked: false,
             submitted_ms: now_ms,
@@ -141,10 +146,10 @@ impl Job {
             failed: Ordinals::default(),
             cancelled: Ordinals::default(),
             live: 0,
-            retries_used: BTreeMap::new(),
-            host_faults: BTreeMap::new(),
-            avoid: BTreeMap::new(),
-            ended: VecDeque::new(),
+            retries_used: Rare::default(),
+            host_faults: Rare::default(),
+            avoid: Rare::default(),
+            ended: Rare::default(),
             ended_forgotten: 0,
             first_failure: None,
             gpu_ms: 0,
@@ -154,7 +159,7 @@ impl Job {
             blocked: Ordinals::default(),
             stopped: Ordinals::default(),
             promise: None,
-            evictions: VecDeque::new(),
+            evictions: Rare::default(),
             evicted: 0,
             requeues: 0,
             gang_ending: false,
@@ -163,7 +168,7 @@ impl Job {
             pause_until_ms: 0,
             pauses: 0,
             predicted_ms: None,
-            waits: VecDeque::new(),
+            turns: Rare::default(),
         }
     }
 
@@ -326,20 +331,6 @@ impl Job {
             (false, 0, 0) => self.verdict.unwrap_or(JobState::Cancelled),
             (false, 0, _) => JobState::Pending,
             (false, _, _) => JobState::Running,
-        }
-    }
-
-    /// What it waits for, as far as its own row says.
-    #[must_use]
-    pub fn wait_cause(&self) -> WaitCause {
-        if self.live > 0 {
-            WaitCause::Runs
-        } else if self.held {
-            WaitCause::Hold
-        } else if self.pending.is_empty() && !self.blocked.is_empty() {
-            WaitCause::Dependency
-        } else {
-            WaitCause::Room
         }
     }
 

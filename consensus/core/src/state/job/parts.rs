@@ -59,16 +59,3 @@ pub enum GangOver {
     /// It was ended to make room, and is not to be queued again.
     Preempted,
 }
-
-/// What keeps a job waiting, as far as the log knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum WaitCause {
-    /// For its turn and for room.
-    Room,
-    /// For other jobs.
-    Dependency,
-    /// To be released.
-    Hold,
-    /// It runs.
-    Runs,
-}

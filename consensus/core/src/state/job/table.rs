@@ -2,13 +2,11 @@
 //! job's state and all indexes follow from its row; nobody sets them.
 
 use super::{ClassKey, Job, Place, TERMINAL_KEPT_MAX};
+use crate::state::rare::Rare;
 use rota_protocol::JobId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-
-/// Changes of cause kept for one job, the newest.
-const WAITS_KEPT_MAX: usize = 32;
 
 /// All jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -81,8 +79,7 @@ impl JobTable {
         self.deadlines.range(..=(now_ms, JobId(u64::MAX))).map(|(_, job)| *job)
     }
 
-    pub(crate) fn insert(&mut self, mut job: Job, now_ms: u64) {
-        note_cause(&mut job, now_ms);
+    pub(crate) fn insert(&mut self, job: Job) {
         let job = Arc::new(job);
         self.enter(&job);
         self.map.insert(job.id, job);
@@ -108,7 +105,7 @@ impl JobTable {
         if ended {
             close(job, now_ms);
         }
-        note_cause(job, now_ms);
+        job.note_cause(now_ms);
         if before != Standing::of(job) {
             let job = Arc::clone(shared);
             self.leave(id, &before, &job);
@@ -235,20 +232,9 @@ impl Standing {
 /// What a job that is over needs no more.
 fn close(job: &mut Job, now_ms: u64) {
     job.ended_ms = Some(now_ms);
-    job.retries_used = BTreeMap::new();
-    job.host_faults = BTreeMap::new();
-    job.avoid = BTreeMap::new();
-    job.evictions = VecDeque::new();
+    job.retries_used = Rare::default();
+    job.host_faults = Rare::default();
+    job.avoid = Rare::default();
+    job.evictions = Rare::default();
     job.promise = None;
-}
-
-fn note_cause(job: &mut Job, now_ms: u64) {
-    let cause = job.wait_cause();
-    if job.state.is_terminal() || job.waits.back().is_some_and(|(_, last)| *last == cause) {
-        return;
-    }
-    if job.waits.len() >= WAITS_KEPT_MAX {
-        job.waits.pop_front();
-    }
-    job.waits.push_back((now_ms, cause));
 }

@@ -1,0 +1,135 @@
+//! What a job keeps of its submission: the process to be started is packed into one piece of memory, since nobody looks
+//! at it before the job starts; everything else is as it came.
+//!
+//! What this is not: no format. Snapshots have the [`JobSpec`] itself.
+
+use rota_protocol::job::JobSpec;
+use serde::{Deserialize, Serialize, Serializer};
+use std::ops::Deref;
+
+/// A [`JobSpec`] in little memory, used as if it were one. Only `argv`, `env` and `workdir` are empty: whoever wants
+/// those takes [`Self::whole`].
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "JobSpec")]
+pub struct Spec {
+    rest: JobSpec,
+    /// Working directory, arguments, key and value of each variable: each as its length (u32, little-endian) and its
+    /// bytes. Before them all, in the same way, the number of arguments.
+    process: Box<[u8]>,
+}
+
+impl Spec {
+    /// All of it, as it was submitted.
+    #[must_use]
+    pub fn whole(&self) -> JobSpec {
+        let mut at = &*self.process;
+        let args = u32_of(&mut at).unwrap_or_default();
+        let mut text = || {
+            let len = u32_of(&mut at)?;
+            let (text, after) = at.split_at_checked(len as usize)?;
+            at = after;
+            Some(text.to_vec())
+        };
+        let workdir = text().unwrap_or_default();
+        let argv = (0..args).map_while(|_| text()).collect();
+        let env = std::iter::from_fn(|| Some((text()?, text()?))).collect();
+        JobSpec { argv, env, workdir, ..self.rest.clone() }
+    }
+}
+
+fn u32_of(at: &mut &[u8]) -> Option<u32> {
+    let (bytes, after) = at.split_first_chunk()?;
+    *at = after;
+    Some(u32::from_le_bytes(*bytes))
+}
+
+/// Submissions are bounded far below 4 GiB, as is every frame.
+fn u32_bytes(count: usize) -> [u8; 4] {
+    u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes()
+}
+
+impl From<JobSpec> for Spec {
+    fn from(mut rest: JobSpec) -> Self {
+        let (argv, env) = (std::mem::take(&mut rest.argv), std::mem::take(&mut rest.env));
+        let workdir = std::mem::take(&mut rest.workdir);
+        let variables = env.iter().flat_map(|(key, value)| [key, value]);
+        let texts = std::iter::once(&workdir).chain(&argv).chain(variables);
+        let bytes = 4 + texts.clone().map(|text| 4 + text.len()).sum::<usize>();
+        let mut process = Vec::with_capacity(bytes);
+        process.extend_from_slice(&u32_bytes(argv.len()));
+        for text in texts {
+            process.extend_from_slice(&u32_bytes(text.len()));
+            process.extend_from_slice(text);
+        }
+        Self { rest, process: process.into() }
+    }
+}
+
+impl Deref for Spec {
+    type Target = JobSpec;
+
+    fn deref(&self) -> &JobSpec {
+        &self.rest
+    }
+}
+
+impl Serialize for Spec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.whole().serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rota_protocol::ask::Ask;
+    use rota_protocol::job::ArraySpec;
+    use rota_protocol::work::{Dependency, GangSpec, Layout, Warning};
+
+    #[test]
+    fn what_is_kept_is_what_was_submitted() {
+        let text = |text: &str| text.as_bytes().to_vec();
+        let full = JobSpec {
+            name: "n".into(),
+            argv: vec![text("sh"), text(""), b"\xff\0".to_vec(), vec![b'x'; 70_000]],
+            env: vec![(text("A"), text("")), (text("B"), text("b c"))],
+            workdir: text("/w"),
+            ask: Ask { gpu_milli: 500, ..Ask::default() },
+            array: Some(ArraySpec { start: 1, end: 9, step: 2, parallel_max: 3 }),
+            priority: 7,
+            time_limit_ms: Some(1),
+            grace_ms: Some(2),
+            retries: 3,
+            uid_gid: Some((4, 5)),
+            alternatives: vec![Ask { gpu_milli: 1_000, ..Ask::default() }],
+            gang: Some(GangSpec { min: 2, max: 3 }),
+            layout: Layout::Pack,
+            after: vec![Dependency {
+                job: rota_protocol::JobId(6),
+                relation: rota_protocol::work::Relation::Any,
+                each: true,
+            }],
+            queue: "a/b".into(),
+            begin_ms: Some(8),
+            deadline_ms: Some(9),
+            hold: true,
+            service: true,
+            preemptible: false,
+            requeue: false,
+            warning: Some(Warning { signal: 10, before_ms: 11, leader_only: true }),
+            requeue_status: Some(99),
+        };
+        let bare = JobSpec { workdir: Vec::new(), ..JobSpec::default() };
+        let no_args = JobSpec { argv: Vec::new(), ..full.clone() };
+        let no_env = JobSpec { env: Vec::new(), array: None, ..full.clone() };
+        for spec in [full, bare, no_args, no_env, JobSpec::default()] {
+            let kept = Spec::from(spec.clone());
+            assert_eq!(kept.whole(), spec);
+            assert_eq!((kept.tasks(), kept.ask_at(1)), (spec.tasks(), spec.ask_at(1)));
+            // Snapshots have what was submitted.
+            let bytes = rota_protocol::codec::encode(&kept).expect("bytes");
+            assert_eq!(bytes, rota_protocol::codec::encode(&spec).expect("bytes"));
+            assert_eq!(rota_protocol::codec::decode::<Spec>(&bytes, 1 << 20).expect("a spec"), kept);
+        }
+    }
+}
