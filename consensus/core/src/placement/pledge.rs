@@ -9,6 +9,9 @@ use rota_protocol::plan::{Move, PromiseBreak, Slot};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+/// Which ask, at what log time, and on which sites and slots.
+type Earliest = (u8, u64, Vec<(usize, Slot)>);
+
 impl<'p> Round<'p> {
     /// Standing promises bind from the start. One that is broken binds nobody; its job gets a new one in its turn.
     pub(super) fn keep_promises(&mut self) {
@@ -125,9 +128,9 @@ impl<'p> Round<'p> {
     }
 
     /// The earliest opening over all asks of a job, within its ceilings.
-    pub(super) fn earliest(&self, job: &Arc<Job>) -> Option<(u8, u64, Vec<(usize, Slot)>)> {
+    pub(super) fn earliest(&self, job: &Arc<Job>) -> Option<Earliest> {
         let (fewest, _) = job.start_range();
-        let mut best: Option<(u8, u64, Vec<(usize, Slot)>)> = None;
+        let mut best: Option<Earliest> = None;
         for (choice, ask) in (0_u8..).zip(job.spec.asks()) {
             let want = Want { ask, tenant: &job.tenant };
             let opening = self.guards.opening(self.ground, self.view, job, want, fewest as usize);
