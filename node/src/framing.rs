@@ -7,7 +7,7 @@
 use rota_protocol::PublicError;
 use rota_protocol::codec::{self, DecodeError, EncodeError};
 use rota_protocol::frame::{
-    self, FrameKind, HEADER_BYTES, Header, HeaderError, Hello, VERSION_MAX, VERSION_MIN,
+    self, FrameKind, HEADER_BYTES, HELLO_VERSION, Header, HeaderError, Hello, VERSION_MAX, VERSION_MIN,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::io;
@@ -234,8 +234,7 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    // A Hello itself is written in the oldest version, which every build that could answer reads.
-    write_message(writer, VERSION_MIN, FrameKind::Hello, ours).await?;
+    write_message(writer, HELLO_VERSION, FrameKind::Hello, ours).await?;
     let theirs: Hello =
         reader.next_message(FrameKind::Hello).await?.ok_or(FramingError::Closed(FrameKind::Hello))?;
     let version =
@@ -373,7 +372,8 @@ mod tests {
     #[tokio::test]
     async fn hellos_agree_on_a_version_or_say_why_not() {
         let newer = Hello { version_min: VERSION_MAX + 1, version_max: VERSION_MAX + 4, ..client_hello() };
-        for (theirs, fits) in [(client_hello(), true), (newer, false)] {
+        let older = Hello { version_min: 1, version_max: VERSION_MIN - 1, ..client_hello() };
+        for (theirs, fits) in [(client_hello(), true), (newer, false), (older, false)] {
             let (a, b) = duplex(1 << 12);
             let (a_read, mut a_write) = tokio::io::split(a);
             let (b_read, mut b_write) = tokio::io::split(b);

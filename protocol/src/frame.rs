@@ -1,21 +1,28 @@
 //! Frames: how messages are cut out of byte streams, and how two builds find a common version.
 //!
 //! Layout, little-endian: magic `RTA1` (4) | version u16 | kind u16 | body length u32 | body. A stream begins with a
-//! `Hello` frame from each side; both then speak `min(max, max)` if that is at least both minima.
+//! `Hello` frame from each side; both then speak `min(max, max)` if that is at least both minima. `Hello` itself is
+//! the same in all versions for ever, so that two builds that have none in common can say so.
 
 use crate::error::{ErrorCode, PublicError};
 use crate::ids::{ClusterId, HostId};
 use crate::limits::FRAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 /// First bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"RTA1";
 /// Bytes before the body.
 pub const HEADER_BYTES: usize = 12;
-/// Oldest protocol version that this build speaks.
-pub const VERSION_MIN: u16 = 1;
+/// Oldest protocol version that this build speaks. Version 1 had other submissions, devices and proposals.
+pub const VERSION_MIN: u16 = 2;
 /// Newest protocol version that this build speaks.
-pub const VERSION_MAX: u16 = 1;
+pub const VERSION_MAX: u16 = 2;
+/// The version of every [`Hello`].
+pub const HELLO_VERSION: u16 = 1;
+/// The version of what agent and shims say to each other on one host. It is counted apart: a shim outlives the agent
+/// that started it, and an upgraded agent must understand it.
+pub const SHIM_VERSION: u16 = 1;
 
 /// What a frame's body is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,6 +63,15 @@ impl FrameKind {
             _ => return None,
         })
     }
+
+    /// The versions of it that this build takes.
+    fn versions(self) -> RangeInclusive<u16> {
+        match self {
+            Self::Hello => HELLO_VERSION..=HELLO_VERSION,
+            Self::Shim => SHIM_VERSION..=SHIM_VERSION,
+            _ => VERSION_MIN..=VERSION_MAX,
+        }
+    }
 }
 
 /// A frame's first twelve bytes.
@@ -76,8 +92,17 @@ pub enum HeaderError {
     #[error("the first bytes are not a frame of Rota")]
     Magic,
     /// A version that this build does not speak.
-    #[error("frame version {0} is not between {VERSION_MIN} and {VERSION_MAX}")]
-    Version(u16),
+    #[error(
+        "a {kind:?} frame of version {version}, this build speaks {} to {}",
+        kind.versions().start(),
+        kind.versions().end()
+    )]
+    Version {
+        /// What came.
+        version: u16,
+        /// Of what kind.
+        kind: FrameKind,
+    },
     /// A kind that this build does not know.
     #[error("unknown frame kind {0}")]
     Kind(u16),
@@ -108,11 +133,11 @@ impl Header {
             return Err(HeaderError::Magic);
         }
         let version = u16::from_le_bytes([v0, v1]);
-        if !(VERSION_MIN..=VERSION_MAX).contains(&version) {
-            return Err(HeaderError::Version(version));
-        }
         let kind = u16::from_le_bytes([k0, k1]);
         let kind = FrameKind::from_u16(kind).ok_or(HeaderError::Kind(kind))?;
+        if !kind.versions().contains(&version) {
+            return Err(HeaderError::Version { version, kind });
+        }
         let len = u32::from_le_bytes([l0, l1, l2, l3]);
         if len as usize > FRAME_BYTES_MAX {
             return Err(HeaderError::TooLarge(len));

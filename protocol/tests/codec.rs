@@ -1,9 +1,13 @@
 //! The codec and the frame header against hostile bytes: limits before memory, nothing left over, no panic.
 
 use proptest::prelude::*;
+use rota_protocol::ErrorCode;
 use rota_protocol::codec::{self, DecodeError};
 use rota_protocol::command::Entry;
-use rota_protocol::frame::{self, FrameKind, HEADER_BYTES, Header, HeaderError, negotiate};
+use rota_protocol::frame::{
+    self, FrameKind, HEADER_BYTES, HELLO_VERSION, Header, HeaderError, SHIM_VERSION, VERSION_MAX,
+    VERSION_MIN, negotiate,
+};
 use rota_protocol::limits::FRAME_BYTES_MAX;
 use rota_protocol::peer::{PeerReply, PeerRequest, RaftCall};
 use rota_protocol::spool::LaunchOrder;
@@ -67,7 +71,7 @@ fn an_unknown_variant_and_bad_text_are_malformed_not_a_panic() {
 
 #[test]
 fn a_header_is_refused_for_each_single_wrong_field() {
-    let good = Header { version: 1, kind: FrameKind::PeerRequest, len: 5 };
+    let good = Header { version: VERSION_MAX, kind: FrameKind::PeerRequest, len: 5 };
     let bytes = good.to_bytes();
     assert_eq!(Header::from_bytes(bytes), Ok(good));
     let with = |change: fn(&mut [u8; HEADER_BYTES])| {
@@ -76,8 +80,9 @@ fn a_header_is_refused_for_each_single_wrong_field() {
         Header::from_bytes(changed)
     };
     assert_eq!(with(|b| b[0] = b'X'), Err(HeaderError::Magic));
-    assert_eq!(with(|b| b[4] = 0), Err(HeaderError::Version(0)));
-    assert_eq!(with(|b| b[5] = 1), Err(HeaderError::Version(257)));
+    let other = |version| Err(HeaderError::Version { version, kind: FrameKind::PeerRequest });
+    assert_eq!(with(|b| b[4] = 0), other(0));
+    assert_eq!(with(|b| b[5] = 1), other(256 + VERSION_MAX));
     assert_eq!(with(|b| b[6] = 0), Err(HeaderError::Kind(0)));
     assert_eq!(with(|b| b[7] = 9), Err(HeaderError::Kind(2 + 9 * 256)));
     let length = |len: u32| {
@@ -98,15 +103,35 @@ fn a_header_is_refused_for_each_single_wrong_field() {
 fn every_kind_survives_its_number_and_unknown_ones_are_refused() {
     let known = (0..=u16::MAX)
         .filter(|kind| {
-            let mut bytes = frame::frame(1, FrameKind::Hello, &[]).unwrap();
-            bytes[6..8].copy_from_slice(&kind.to_le_bytes());
-            let header = bytes.try_into().map(Header::from_bytes).unwrap();
-            header.is_ok_and(|header| header.kind as u16 == *kind)
+            [HELLO_VERSION, SHIM_VERSION, VERSION_MAX].into_iter().any(|version| {
+                let mut bytes = frame::frame(version, FrameKind::Hello, &[]).unwrap();
+                bytes[6..8].copy_from_slice(&kind.to_le_bytes());
+                let header = bytes.try_into().map(Header::from_bytes).unwrap();
+                header.is_ok_and(|header| header.kind as u16 == *kind)
+            })
         })
         .count();
     assert_eq!(known, 9);
-    assert!(frame::frame(1, FrameKind::Hello, &vec![0; FRAME_BYTES_MAX]).is_ok());
-    assert!(frame::frame(1, FrameKind::Hello, &vec![0; FRAME_BYTES_MAX + 1]).is_err());
+    assert!(frame::frame(HELLO_VERSION, FrameKind::Hello, &vec![0; FRAME_BYTES_MAX]).is_ok());
+    assert!(frame::frame(HELLO_VERSION, FrameKind::Hello, &vec![0; FRAME_BYTES_MAX + 1]).is_err());
+}
+
+/// The first build spoke version 1 alone. It must be able to read our greeting, and we its, so that each can tell its
+/// user; beyond that not a frame of it is taken for one of ours. Its shims, which outlive it, are understood.
+#[test]
+fn the_first_build_is_greeted_and_refused() {
+    let of = |version, kind| Header::from_bytes(Header { version, kind, len: 0 }.to_bytes());
+    assert!(of(1, FrameKind::Hello).is_ok());
+    assert!(of(1, FrameKind::Shim).is_ok());
+    assert_eq!((HELLO_VERSION, SHIM_VERSION), (1, 1));
+    for kind in [FrameKind::PeerRequest, FrameKind::ApiCall, FrameKind::Gossip, FrameKind::JoinRequest] {
+        let refused = of(1, kind).unwrap_err();
+        assert_eq!(refused, HeaderError::Version { version: 1, kind });
+        assert_eq!(refused.to_string(), format!("a {kind:?} frame of version 1, this build speaks 2 to 2"));
+    }
+    let error = negotiate((VERSION_MIN, VERSION_MAX), (1, 1)).unwrap_err();
+    let text = "no common protocol version: this side speaks 2 to 2, the other 1 to 1";
+    assert_eq!((error.code, error.message.as_str()), (ErrorCode::Version, text));
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! How fast entries are applied: 100,000 submissions and as many grants, in entries of 1,000. No law, a measure:
 //! `cargo test --release -p rota-core --test speed -- --ignored --nocapture`.
 
+// The core has no clock; whoever measures it needs one.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
+
 use rota_core::State;
 use rota_protocol::ask::Ask;
 use rota_protocol::command::{Command, Entry, LOG_FORMAT, Outcome, Proposal};

@@ -6,7 +6,7 @@ use crate::framing::{FrameReader, FramingError, encode_message, write_frame};
 use crate::node::Node;
 use rota_protocol::api::{ApiAnswer, ApiCall, ApiReply, ApiRequest};
 use rota_protocol::error::{ErrorCode, PublicError};
-use rota_protocol::frame::{FrameKind, Hello, VERSION_MAX, VERSION_MIN, negotiate};
+use rota_protocol::frame::{FrameKind, HELLO_VERSION, Hello, VERSION_MAX, VERSION_MIN, negotiate};
 use std::sync::Arc;
 use std::time::Duration;
 use std::time::Instant;
@@ -63,7 +63,7 @@ where
         host: Some(node.host),
         build: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    write_frame(&mut writer, &encode_message(VERSION_MIN, FrameKind::Hello, &ours)?).await?;
+    write_frame(&mut writer, &encode_message(HELLO_VERSION, FrameKind::Hello, &ours)?).await?;
     let Ok(version) = negotiate((VERSION_MIN, VERSION_MAX), (hello.version_min, hello.version_max)) else {
         return Ok(()); // The client reads our range in our hello and says so to its user.
     };

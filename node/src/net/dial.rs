@@ -5,7 +5,7 @@ use super::link::{Class, Up};
 use super::transport::GOSSIP_IDLE;
 use super::{CloseCode, Inner, ca, tls, transport, wire};
 use quinn::{ClientConfig, ConnectionError};
-use rota_protocol::frame::{self, FrameKind, Hello, VERSION_MAX, VERSION_MIN};
+use rota_protocol::frame::{self, FrameKind, HELLO_VERSION, Hello, VERSION_MAX, VERSION_MIN};
 use rota_protocol::{ErrorCode, HostId, PublicError};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -140,11 +140,11 @@ pub(super) enum GreetError {
 pub(super) async fn greet(connection: &quinn::Connection, ours: &Hello) -> Result<(Hello, u16), GreetError> {
     let exchange = async {
         let (send, mut recv) = connection.open_bi().await.map_err(|e| e.to_string())?;
-        let bytes =
-            crate::framing::encode_message(VERSION_MIN, FrameKind::Hello, ours).map_err(|e| e.to_string())?;
+        let bytes = crate::framing::encode_message(HELLO_VERSION, FrameKind::Hello, ours)
+            .map_err(|e| e.to_string())?;
         let mut send = wire::WholeSend::new(send);
         send.send(&bytes).await.map_err(|e| e.to_string())?;
-        wire::read_only::<_, Hello>(&mut recv, FrameKind::Hello, VERSION_MIN, HELLO_BYTES_MAX)
+        wire::read_only::<_, Hello>(&mut recv, FrameKind::Hello, HELLO_VERSION, HELLO_BYTES_MAX)
             .await
             .map_err(|e| e.to_string())
     };

@@ -8,7 +8,7 @@ use super::{ApiStream, CloseCode, Inner, ca, tls, transport, wire};
 use crate::framing;
 use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connection, Incoming, ServerConfig, VarInt};
-use rota_protocol::frame::{self, FrameKind, Hello, VERSION_MAX, VERSION_MIN};
+use rota_protocol::frame::{self, FrameKind, HELLO_VERSION, Hello, VERSION_MAX, VERSION_MIN};
 use rota_protocol::{HostId, PublicError};
 use rustls::pki_types::CertificateDer;
 use std::collections::BTreeMap;
@@ -235,42 +235,41 @@ async fn greeted(
     connection: &Connection,
     check: impl Fn(&Hello) -> Result<(), (CloseCode, String)>,
 ) -> Option<u16> {
-    let greet =
-        async {
-            let (send, mut recv) = connection.accept_bi().await.ok()?;
-            let theirs =
-                match wire::read_only::<_, Hello>(&mut recv, FrameKind::Hello, VERSION_MIN, HELLO_BYTES_MAX)
-                    .await
-                {
-                    Ok(hello) => hello,
-                    Err(error) => {
-                        CloseCode::Malformed.close(connection, &error.to_string());
-                        return None;
-                    }
-                };
-            let range = (theirs.version_min, theirs.version_max);
-            let version = match frame::negotiate((VERSION_MIN, VERSION_MAX), range) {
-                Ok(version) => version,
-                Err(PublicError { message, .. }) => {
-                    CloseCode::Version.close(connection, &message);
+    let greet = async {
+        let (send, mut recv) = connection.accept_bi().await.ok()?;
+        let theirs =
+            match wire::read_only::<_, Hello>(&mut recv, FrameKind::Hello, HELLO_VERSION, HELLO_BYTES_MAX)
+                .await
+            {
+                Ok(hello) => hello,
+                Err(error) => {
+                    CloseCode::Malformed.close(connection, &error.to_string());
                     return None;
                 }
             };
-            if let Err((code, text)) = check(&theirs) {
-                code.close(connection, &text);
+        let range = (theirs.version_min, theirs.version_max);
+        let version = match frame::negotiate((VERSION_MIN, VERSION_MAX), range) {
+            Ok(version) => version,
+            Err(PublicError { message, .. }) => {
+                CloseCode::Version.close(connection, &message);
                 return None;
             }
-            let ours = Hello {
-                version_min: VERSION_MIN,
-                version_max: VERSION_MAX,
-                cluster: Some(inner.identity.cluster),
-                host: Some(inner.identity.host),
-                build: BUILD.to_owned(),
-            };
-            let bytes = framing::encode_message(VERSION_MIN, FrameKind::Hello, &ours).ok()?;
-            wire::WholeSend::new(send).send(&bytes).await.ok()?;
-            Some(version)
         };
+        if let Err((code, text)) = check(&theirs) {
+            code.close(connection, &text);
+            return None;
+        }
+        let ours = Hello {
+            version_min: VERSION_MIN,
+            version_max: VERSION_MAX,
+            cluster: Some(inner.identity.cluster),
+            host: Some(inner.identity.host),
+            build: BUILD.to_owned(),
+        };
+        let bytes = framing::encode_message(HELLO_VERSION, FrameKind::Hello, &ours).ok()?;
+        wire::WholeSend::new(send).send(&bytes).await.ok()?;
+        Some(version)
+    };
     match timeout(GREETING_TIME, greet).await {
         Ok(version) => version,
         Err(_) => {

@@ -7,7 +7,7 @@
 
 use rota_protocol::Token;
 use rota_protocol::codec::{self, DecodeError};
-use rota_protocol::frame::{FrameKind, HEADER_BYTES, Header, HeaderError, VERSION_MAX, frame};
+use rota_protocol::frame::{FrameKind, HEADER_BYTES, Header, HeaderError, SHIM_VERSION, frame};
 use rota_protocol::job::EndReason;
 use rota_protocol::limits::FRAME_BYTES_MAX;
 use rota_protocol::spool::{LaunchOrder, ShimCall, ShimEvent};
@@ -38,7 +38,7 @@ pub(crate) enum WireError {
 pub(crate) fn encode_order(order: &LaunchOrder) -> Result<Vec<u8>, WireError> {
     let mut body = order.token.0.to_le_bytes().to_vec();
     body.extend_from_slice(&codec::encode(order)?);
-    Ok(frame(VERSION_MAX, FrameKind::Shim, &body)?)
+    Ok(frame(SHIM_VERSION, FrameKind::Shim, &body)?)
 }
 
 /// The order behind the token in a frame's body.
@@ -70,7 +70,7 @@ pub(crate) fn first_order(bytes: &[u8]) -> Result<Option<FirstOrder<'_>>, WireEr
 /// An event as one message.
 pub(crate) fn encode_event(token: Token, event: &ShimEvent) -> Result<Vec<u8>, WireError> {
     let body = codec::encode(&(token, event))?;
-    Ok(frame(VERSION_MAX, FrameKind::Shim, &body)?)
+    Ok(frame(SHIM_VERSION, FrameKind::Shim, &body)?)
 }
 
 /// The event in one message.
