@@ -426,7 +426,7 @@ fn a_kept_planner_is_a_fresh_planner() {
             let tenant = ["t", "x"][(draw >> 8) as usize % 2];
             submit_as(&mut lab, tenant, lines[(draw >> 16) as usize % lines.len()]);
             let live: Vec<Token> = lab.state.attempts().map(|a| a.token).collect();
-            if draw % 3 == 0 && !live.is_empty() {
+            if draw.is_multiple_of(3) && !live.is_empty() {
                 lab.end(live[(draw >> 24) as usize % live.len()], exit(0));
             }
             obey(&mut lab);
