@@ -16,7 +16,7 @@ impl<'p> Round<'p> {
     /// Standing promises bind from the start. One that is broken binds nobody; its job gets a new one in its turn.
     pub(super) fn keep_promises(&mut self) {
         let mut promised: Vec<(&Arc<Job>, &Promise)> =
-            self.view.promised.iter().filter_map(|job| Some((job, job.promise.as_ref()?))).collect();
+            self.view.promised.iter().filter_map(|job| Some((job, job.promise.as_deref()?))).collect();
         // Each is bound beside those that fall due before it.
         promised.sort_by_key(|(job, promise)| (!promise.evicting, promise.at_ms, job.id));
         for (job, promise) in promised {
