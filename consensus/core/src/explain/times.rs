@@ -120,14 +120,14 @@ pub(super) fn waited_ms(job: &Job, now_ms: u64) -> u64 {
 pub(super) fn waits(job: &Job, now_ms: u64) -> Vec<WhyWait> {
     let until_ms = job.ended_ms.unwrap_or(now_ms);
     let begin_ms = job.spec.begin_ms.unwrap_or(0);
-    let ends = job.waits.iter().skip(1).map(|(at_ms, _)| *at_ms).chain([until_ms]);
+    let ends = job.waits().skip(1).map(|(at_ms, _)| at_ms).chain([until_ms]);
     let mut sums: BTreeMap<&'static str, u64> = BTreeMap::new();
     let mut add = |name, ms| *sums.entry(name).or_default() += ms;
-    for ((from_ms, cause), end_ms) in job.waits.iter().zip(ends) {
-        let ms = end_ms.saturating_sub(*from_ms);
+    for ((from_ms, cause), end_ms) in job.waits().zip(ends) {
+        let ms = end_ms.saturating_sub(from_ms);
         match cause {
             WaitCause::Room => {
-                let before_ms = begin_ms.min(end_ms).saturating_sub(*from_ms);
+                let before_ms = begin_ms.min(end_ms).saturating_sub(from_ms);
                 add("begin", before_ms);
                 add("room", ms.saturating_sub(before_ms));
             }

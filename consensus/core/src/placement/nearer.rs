@@ -193,7 +193,7 @@ impl<'p> Round<'p> {
 
 fn with_limit(job: &Job, limit_ms: u64) -> Arc<Job> {
     let mut other = job.clone();
-    Arc::make_mut(&mut other.spec).time_limit_ms = Some(limit_ms);
+    Arc::make_mut(&mut other.spec).limit(limit_ms);
     Arc::new(other)
 }
 

@@ -35,6 +35,11 @@ impl Spec {
         let env = std::iter::from_fn(|| Some((text()?, text()?))).collect();
         JobSpec { argv, env, workdir, ..self.rest.clone() }
     }
+
+    /// Sets the time limit, in ms: for jobs that are only imagined.
+    pub(crate) fn limit(&mut self, time_limit_ms: u64) {
+        self.rest.time_limit_ms = Some(time_limit_ms);
+    }
 }
 
 fn u32_of(at: &mut &[u8]) -> Option<u32> {
