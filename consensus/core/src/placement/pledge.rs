@@ -88,7 +88,7 @@ impl<'p> Round<'p> {
     /// go first, but not for ever.
     pub(super) fn blocked(&mut self, job: &'p Arc<Job>) {
         // A job that runs already, if not as wide as it would like, has begun.
-        if job.live > 0 {
+        if job.live > 0 || self.begun.contains_key(&job.id) {
             return;
         }
         let age = |job: &Job| (Reverse(job.priority), job.submitted_ms, job.id);

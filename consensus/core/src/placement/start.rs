@@ -47,9 +47,13 @@ impl Round<'_> {
             }
             let (at, devices) = match self.find(job, ask, &|_| true) {
                 Ok(found) => found,
-                Err(tried) => return tried,
+                Err(tried) => {
+                    self.begun_at_last(job);
+                    return tried;
+                }
             };
             if !self.hold(job, ask, at, &devices) {
+                self.begun_at_last(job);
                 return Tried::OverCeiling;
             }
             left.next();
@@ -71,6 +75,13 @@ impl Round<'_> {
         }
         self.guards.unbind(job.id);
         Tried::Started
+    }
+
+    /// A job of which the round has started something has what it was promised.
+    fn begun_at_last(&mut self, job: &Job) {
+        if self.begun.contains_key(&job.id) {
+            self.guards.unbind(job.id);
+        }
     }
 
     /// The best site and devices for one more task of a job.

@@ -29,9 +29,9 @@ pub(super) struct Offer {
 impl Round<'_> {
     pub(super) fn is_candidate(&self, at: usize, job: &Job) -> bool {
         let site = &self.ground.sites[at];
-        let backs_off = job.avoid.get(&site.id()).is_some_and(|avoid| self.now_ms < avoid.until_ms);
         let open = fit::open(&site.row.host, &Used::default(), self.now_ms).is_ok();
-        open && !backs_off && !self.config.avoid_hosts.contains(&site.id())
+        let kept_off = self.keeps_away(at, job, self.guards.ends_ms(job)) || !self.lies_right(job, at);
+        open && !kept_off && !self.config.avoid_hosts.contains(&site.id())
     }
 
     /// Room for one task after the other on one host, with those who would have to go for it.
