@@ -3,9 +3,13 @@
 //! and counts. No sockets, no async: it builds in seconds and runs in the CLI as `rota sim`.
 
 pub mod bench;
+pub mod chart;
 pub mod cluster;
 pub mod gavel;
+pub mod input;
 pub mod openb;
+pub mod replay;
 pub mod rng;
 pub mod shockwave;
 pub mod swf;
+pub mod threads;

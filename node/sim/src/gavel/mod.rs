@@ -7,6 +7,8 @@ mod rates;
 mod trace;
 mod twister;
 
+use crate::input::InputError;
+use crate::threads;
 use rates::Rates;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -37,6 +39,35 @@ pub enum GavelPolicy {
 }
 
 impl GavelPolicy {
+    /// All of them, baselines first.
+    pub const ALL: [Self; 9] = [
+        Self::FifoBlind,
+        Self::FifoAware,
+        Self::LasBlind,
+        Self::LasAware,
+        Self::RotaBlind,
+        Self::RotaKnown,
+        Self::RotaLearning,
+        Self::RotaBlindSharing,
+        Self::RotaKnownSharing,
+    ];
+
+    /// Its name, as in commands and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FifoBlind => "fifo-blind",
+            Self::FifoAware => "fifo-aware",
+            Self::LasBlind => "las-blind",
+            Self::LasAware => "las-aware",
+            Self::RotaBlind => "rota-blind",
+            Self::RotaKnown => "rota-known",
+            Self::RotaLearning => "rota-learning",
+            Self::RotaBlindSharing => "rota-blind-sharing",
+            Self::RotaKnownSharing => "rota-known-sharing",
+        }
+    }
+
     /// Whether it may know how much work each job asks for.
     #[must_use]
     pub fn knows_work(self) -> bool {
@@ -95,14 +126,9 @@ pub struct GavelReport {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GavelError {
-    /// The file of speeds cannot be read.
-    #[error("cannot read {path}: {cause}")]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        cause: std::io::Error,
-    },
+    /// The file of speeds is no input.
+    #[error(transparent)]
+    Input(#[from] InputError),
     /// It is not the expected table.
     #[error("the table of speeds is malformed: {0}")]
     Json(serde_json::Error),
@@ -122,12 +148,20 @@ pub enum GavelError {
 /// # Errors
 /// If the table cannot be read or the cluster does not keep up.
 pub fn run(config: &GavelConfig) -> Result<GavelReport, GavelError> {
+    run_on(config, 1)
+}
+
+/// Runs one experiment, seeds on up to so many threads.
+///
+/// # Errors
+/// If the table cannot be read or the cluster does not keep up.
+pub fn run_on(config: &GavelConfig, threads: usize) -> Result<GavelReport, GavelError> {
     let rates = Rates::read(&config.throughputs)?;
-    let mut outcomes = Vec::new();
-    for seed in &config.seeds {
+    let runs = threads::map(&config.seeds, threads, |seed| {
         let mut trace = Trace::new(&rates, config.jobs_per_hour, config.multi_gpu, *seed);
-        outcomes.push(cluster::run(&rates, &mut trace, config.policy, *seed, config.window)?);
-    }
+        cluster::run(&rates, &mut trace, config.policy, *seed, config.window)
+    });
+    let outcomes = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
     let runs = outcomes.len().max(1) as f64;
     let mean = |of: &dyn Fn(&cluster::Outcome) -> f64| outcomes.iter().map(of).sum::<f64>() / runs;
     let average = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;

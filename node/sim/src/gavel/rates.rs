@@ -2,6 +2,7 @@
 //! Reads the published JSON table; data/gavel/README.md of the data set gives its layout.
 
 use super::GavelError;
+use crate::input::read_text;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,9 +36,7 @@ impl Rates {
     /// # Errors
     /// If the file cannot be read or lacks a model.
     pub(super) fn read(path: &Path) -> Result<Self, GavelError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|cause| GavelError::Read { path: path.into(), cause })?;
-        Self::parse(&text)
+        Self::parse(&read_text(path)?)
     }
 
     /// As `read`, from the text of the table.

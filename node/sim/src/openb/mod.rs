@@ -13,6 +13,7 @@ pub use report::{OpenbReport, Point, SeedReport};
 pub use trace::{Node, Trace, TraceError};
 
 use crate::rng::Rng;
+use crate::threads;
 use report::{Meter, Timings};
 use rota_core::placement::score::{Demand, Policy, fragment};
 use std::ops::RangeInclusive;
@@ -59,24 +60,48 @@ pub enum OpenbError {
     Cluster(#[from] crate::cluster::ClusterError),
 }
 
-/// Runs the experiment.
+/// How seeds are run.
+#[derive(Clone, Copy)]
+pub struct Pace<'a> {
+    /// Seeds that run side by side. Times of decisions are right only for one.
+    pub threads: usize,
+    /// Told of each seed that is done.
+    pub done: &'a (dyn Fn(u64) + Sync),
+}
+
+impl Default for Pace<'_> {
+    /// One after the other, without a word.
+    fn default() -> Self {
+        Self { threads: 1, done: &|_| () }
+    }
+}
+
+/// Runs the experiment, one seed after the other.
 ///
 /// # Errors
 /// A list that cannot be read or is wrong, or no seed.
 pub fn run(config: &OpenbConfig) -> Result<OpenbReport, OpenbError> {
+    run_at(config, &Pace::default())
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// A list that cannot be read or is wrong, or no seed.
+pub fn run_at(config: &OpenbConfig, pace: &Pace<'_>) -> Result<OpenbReport, OpenbError> {
     if config.seeds.is_empty() {
         return Err(OpenbError::NoSeeds);
     }
     let trace = Trace::read(&config.nodes, &config.pods)?;
     if !config.reference {
-        return replay_product(&trace, config);
+        return replay_product(&trace, config, pace);
     }
     let engine = |demand, seed| Ok(Compact::new(config.policy, &trace.nodes, &trace.shapes, demand, seed));
-    replay(&trace, config, engine, |_| None)
+    replay(&trace, config, pace, engine, |_| None)
 }
 
 /// Replays a trace on the production scheduler.
-fn replay_product(trace: &Trace, config: &OpenbConfig) -> Result<OpenbReport, OpenbError> {
+fn replay_product(trace: &Trace, config: &OpenbConfig, pace: &Pace<'_>) -> Result<OpenbReport, OpenbError> {
     let mut known = vec![0_u64; trace.shapes.len()];
     for pod in trace.pods.iter().filter(|_| !config.online) {
         known[*pod as usize] += 1;
@@ -85,6 +110,7 @@ fn replay_product(trace: &Trace, config: &OpenbConfig) -> Result<OpenbReport, Op
     replay(
         trace,
         config,
+        pace,
         |_, _| Product::new(trace, config.policy, &known),
         |engine| match &mut engine.failure {
             Some(_) => engine.failure.take().map(OpenbError::Cluster),
@@ -94,43 +120,68 @@ fn replay_product(trace: &Trace, config: &OpenbConfig) -> Result<OpenbReport, Op
 }
 
 /// Replays a trace on engines of the caller's making, one for each seed. It gets what is expected at the start.
+///
+/// # Errors
+/// An engine that cannot be made, or what `failure` finds in one.
 pub fn replay<E: Engine>(
     trace: &Trace,
     config: &OpenbConfig,
-    mut engine: impl FnMut(Demand, u64) -> Result<E, crate::cluster::ClusterError>,
-    mut failure: impl FnMut(&mut E) -> Option<OpenbError>,
+    pace: &Pace<'_>,
+    engine: impl Fn(Demand, u64) -> Result<E, crate::cluster::ClusterError> + Sync,
+    failure: impl Fn(&mut E) -> Option<OpenbError> + Sync,
 ) -> Result<OpenbReport, OpenbError> {
     let capacity = trace.capacity_milli();
     let whole_list = Demand::from_counts(counts(trace, &trace.pods), &capacity);
-    let mut timings = Timings::default();
-    let mut seeds = Vec::new();
+    let seeds: Vec<u64> = config.seeds.clone().collect();
     let started = Instant::now();
-    for seed in config.seeds.clone() {
-        let arrivals = trace.arrivals(&mut Rng::new(seed), config.tune_percent);
+    let runs = threads::map(&seeds, pace.threads, |seed| {
         let first = if config.online { Demand::from_counts([], &capacity) } else { whole_list.clone() };
-        let mut engine = engine(first, seed)?;
-        let mut meter = Meter::new(trace, |node| fragment(&engine.fill(node), &whole_list));
-        for (seen, shape) in arrivals.iter().enumerate() {
-            if config.online && is_lesson(seen) {
-                let demand = Demand::from_counts(counts(trace, &arrivals[..seen]), &capacity);
-                engine.expect(demand);
-            }
-            let asked_at = Instant::now();
-            if seen.is_multiple_of(REPRICE_EVERY) {
-                engine.reprice();
-            }
-            let placed = engine.place(*shape);
-            timings.push(asked_at.elapsed());
-            let gpu_milli = trace.shapes[*shape as usize].gpu_milli();
-            let after = placed.map(|node| (node, fragment(&engine.fill(node), &whole_list)));
-            meter.count(gpu_milli, after);
-        }
+        let mut engine = engine(first, *seed)?;
+        let run = one_seed(trace, config, &mut engine, &whole_list, *seed);
         if let Some(error) = failure(&mut engine) {
             return Err(error);
         }
-        seeds.push(meter.report(seed));
+        (pace.done)(*seed);
+        Ok(run)
+    });
+    let (mut timings, mut reports) = (Timings::default(), Vec::new());
+    for run in runs {
+        let (report, times) = run?;
+        reports.push(report);
+        timings.join(times);
     }
-    Ok(OpenbReport::new(config, seeds, &timings, started.elapsed()))
+    let threads = pace.threads.clamp(1, threads::most().min(seeds.len()));
+    Ok(OpenbReport::new(config, reports, &timings, (threads, started.elapsed())))
+}
+
+/// One run: all arrivals of a seed.
+fn one_seed<E: Engine>(
+    trace: &Trace,
+    config: &OpenbConfig,
+    engine: &mut E,
+    whole_list: &Demand,
+    seed: u64,
+) -> (SeedReport, Timings) {
+    let capacity = trace.capacity_milli();
+    let mut timings = Timings::default();
+    let arrivals = trace.arrivals(&mut Rng::new(seed), config.tune_percent);
+    let mut meter = Meter::new(trace, |node| fragment(&engine.fill(node), whole_list));
+    for (seen, shape) in arrivals.iter().enumerate() {
+        if config.online && is_lesson(seen) {
+            let demand = Demand::from_counts(counts(trace, &arrivals[..seen]), &capacity);
+            engine.expect(demand);
+        }
+        let asked_at = Instant::now();
+        if seen.is_multiple_of(REPRICE_EVERY) {
+            engine.reprice();
+        }
+        let placed = engine.place(*shape);
+        timings.push(asked_at.elapsed());
+        let gpu_milli = trace.shapes[*shape as usize].gpu_milli();
+        let after = placed.map(|node| (node, fragment(&engine.fill(node), whole_list)));
+        meter.count(gpu_milli, after);
+    }
+    (meter.report(seed), timings)
 }
 
 /// Whether to learn anew when so many were seen.

@@ -10,8 +10,12 @@ use std::time::Duration;
 pub struct OpenbReport {
     /// The policy by name.
     pub policy: String,
+    /// What placed: `production`, the scheduler itself, or `reference`, the compact engine with published ties.
+    pub engine: String,
     /// Whether only pods already seen were known.
     pub online: bool,
+    /// Seeds that ran side by side: times of decisions are those of a shared machine if there are several.
+    pub threads: usize,
     /// Allocated GPUs in % of the cluster at 100 % arrived, mean of the seeds.
     pub allocated_at_100: f64,
     /// Standard deviation of it between seeds; 0 for one seed.
@@ -58,12 +62,12 @@ pub struct Point {
 }
 
 impl OpenbReport {
-    /// Sums up the runs.
+    /// Sums up the runs; `pace` is how many ran side by side and how long all took.
     pub(super) fn new(
         config: &OpenbConfig,
         per_seed: Vec<SeedReport>,
         timings: &Timings,
-        elapsed: Duration,
+        pace: (usize, Duration),
     ) -> Self {
         let count = per_seed.len() as f64;
         let mean = per_seed.iter().map(|seed| seed.allocated_at_100).sum::<f64>() / count;
@@ -72,11 +76,13 @@ impl OpenbReport {
         let (decision_us_p50, decision_us_p99) = timings.percentiles_us();
         Self {
             policy: config.policy.to_string(),
+            engine: if config.reference { "reference" } else { "production" }.to_owned(),
             online: config.online,
+            threads: pace.0,
             allocated_at_100: mean,
             sd,
             curve: mean_curve(&per_seed),
-            seconds: elapsed.as_secs_f64(),
+            seconds: pace.1.as_secs_f64(),
             placements: per_seed.iter().map(|seed| seed.placed).sum(),
             decision_us_p50,
             decision_us_p99,
@@ -156,6 +162,11 @@ impl Meter {
 pub(super) struct Timings(Vec<u32>);
 
 impl Timings {
+    /// Adds those of another run.
+    pub(super) fn join(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
     pub(super) fn push(&mut self, elapsed: Duration) {
         self.0.push(u32::try_from(elapsed.as_nanos()).unwrap_or(u32::MAX));
     }

@@ -27,7 +27,7 @@ fn config(policy: Policy, online: bool) -> OpenbConfig {
 
 fn replayed(trace: &Trace, config: &OpenbConfig) -> OpenbReport {
     let engine = |demand, seed| Ok(Compact::new(config.policy, &trace.nodes, &trace.shapes, demand, seed));
-    replay(trace, config, engine, |_| None).expect("the compact engine cannot fail")
+    replay(trace, config, &Pace::default(), engine, |_| None).expect("the compact engine cannot fail")
 }
 
 #[test]
@@ -136,5 +136,5 @@ fn no_seed_and_no_file_are_said() {
     let none = OpenbConfig { seeds: RangeInclusive::new(2, 1), ..config(Policy::Rota, false) };
     assert!(matches!(run(&none), Err(OpenbError::NoSeeds)));
     let gone = OpenbConfig { nodes: "no-such-list.csv".into(), ..config(Policy::Rota, false) };
-    assert!(matches!(run(&gone), Err(OpenbError::Trace(TraceError::Read { .. }))));
+    assert!(matches!(run(&gone), Err(OpenbError::Trace(TraceError::Input(_)))));
 }

@@ -1,10 +1,9 @@
 //! Reads the node and pod lists of the experiment, and makes the sequence of arrivals of a seed. It places nothing.
 
+use crate::input::{InputError, read_text};
 use crate::rng::Rng;
 use rota_core::placement::score::{ModelSet, Shape};
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use thiserror::Error;
@@ -15,14 +14,9 @@ const MODELS_MAX: usize = 63;
 /// Why a list cannot be used.
 #[derive(Debug, Error)]
 pub enum TraceError {
-    /// The file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
+    /// The file is no input.
+    #[error(transparent)]
+    Input(#[from] InputError),
     /// The header has no such column.
     #[error("{}: no column {column:?} in the header", path.display())]
     Column {
@@ -105,7 +99,7 @@ impl Trace {
     /// # Errors
     /// A file that cannot be read, or the first field that is wrong.
     pub fn read(nodes: &Path, pods: &Path) -> Result<Self, TraceError> {
-        Self::parse((nodes, &text_of(nodes)?), (pods, &text_of(pods)?))
+        Self::parse((nodes, &read_text(nodes)?), (pods, &read_text(pods)?))
     }
 
     /// Takes both lists as path and text.
@@ -147,10 +141,6 @@ impl Trace {
             arrivals.push(pod);
         }
     }
-}
-
-fn text_of(path: &Path) -> Result<String, TraceError> {
-    fs::read_to_string(path).map_err(|source| TraceError::Read { path: path.to_owned(), source })
 }
 
 fn parse_nodes(table: &Table<'_>, models: &mut Vec<String>) -> Result<Vec<Node>, TraceError> {

@@ -6,8 +6,9 @@ mod cluster;
 mod trace;
 mod training;
 
+use crate::input::{InputError, read_text};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Who decides, and what it may know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,21 @@ pub enum ShockwavePolicy {
     Rota,
     /// Ours; knows the epochs asked for and foresees the batch of each.
     RotaForeseen,
+}
+
+impl ShockwavePolicy {
+    /// All of them, the baseline first.
+    pub const ALL: [Self; 3] = [Self::MaxMin, Self::Rota, Self::RotaForeseen];
+
+    /// Its name, as in commands and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MaxMin => "max-min",
+            Self::Rota => "rota",
+            Self::RotaForeseen => "rota-foreseen",
+        }
+    }
 }
 
 /// One experiment.
@@ -62,14 +78,9 @@ pub struct ShockwaveReport {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShockwaveError {
-    /// A file cannot be read.
-    #[error("cannot read {path}: {cause}")]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        cause: std::io::Error,
-    },
+    /// A file is no input.
+    #[error(transparent)]
+    Input(#[from] InputError),
     /// The speeds are not the expected table.
     #[error("the table of speeds is malformed: {0}")]
     Json(serde_json::Error),
@@ -89,8 +100,8 @@ pub enum ShockwaveError {
 /// # Errors
 /// If a file cannot be read or parsed, or a job never fits.
 pub fn run(config: &ShockwaveConfig) -> Result<ShockwaveReport, ShockwaveError> {
-    let trace = trace::parse_trace(&read(&config.trace)?)?;
-    let speeds = trace::parse_speeds(&read(&config.throughputs)?)?;
+    let trace = trace::parse_trace(&read_text(&config.trace)?)?;
+    let speeds = trace::parse_speeds(&read_text(&config.throughputs)?)?;
     let out = cluster::run(&trace, &speeds, config.gpus, config.policy)?;
     let jobs = out.completion_s.len();
     let unfair = out.fairness.iter().filter(|rho| **rho > UNFAIR_ABOVE).count();
@@ -104,10 +115,6 @@ pub fn run(config: &ShockwaveConfig) -> Result<ShockwaveReport, ShockwaveError> 
         rounds: out.rounds,
         starts: out.starts,
     })
-}
-
-fn read(path: &Path) -> Result<String, ShockwaveError> {
-    std::fs::read_to_string(path).map_err(|cause| ShockwaveError::Read { path: path.into(), cause })
 }
 
 #[cfg(test)]

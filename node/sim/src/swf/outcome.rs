@@ -69,6 +69,9 @@ pub struct SwfReport {
     pub prediction_by_user: PredictionReport,
     /// Of the rest: the limit itself.
     pub prediction_by_asked: PredictionReport,
+    /// The wait that so many percent of the jobs do not exceed, s, for 0 to 100 percent: for charts.
+    #[serde(skip)]
+    pub wait_s_by_percent: Vec<u64>,
     /// How long the replay took, s of wall time. The only figure that differs between runs.
     pub seconds: f64,
 }
@@ -112,6 +115,7 @@ impl Outcome {
             prediction_by_limit: accuracy.limit_runs.into(),
             prediction_by_user: accuracy.user_runs.into(),
             prediction_by_asked: accuracy.limit.into(),
+            wait_s_by_percent: by_percent(&waits_s),
             seconds,
         }
     }
@@ -139,6 +143,13 @@ impl From<Accuracy> for PredictionReport {
 fn bounded_slowdown(job: &LogJob, start_s: u64) -> f64 {
     let in_system_s = start_s - job.submit_s + job.run_s;
     (in_system_s as f64 / job.run_s.max(SLOWDOWN_RUN_S_MIN) as f64).max(1.0)
+}
+
+/// The value that so many percent of the sorted ones do not exceed, for 0 to 100; nothing of nothing.
+#[must_use]
+pub fn by_percent(sorted: &[u64]) -> Vec<u64> {
+    let at = |percent: usize| sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied();
+    (0..=100).filter_map(at).collect()
 }
 
 fn mean(values: &[f64]) -> f64 {
