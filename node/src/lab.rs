@@ -95,6 +95,9 @@ pub enum LabError {
     /// A peer refused.
     #[error("{0}")]
     Refused(#[from] PublicError),
+    /// The scheduler refused what a bench in virtual time must be able to do.
+    #[error(transparent)]
+    Virtual(#[from] rota_sim::cluster::ClusterError),
 }
 
 fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> LabError {

@@ -1,5 +1,6 @@
 //! Named figures of one bench: a table for people, one flat object for programs.
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 use std::time::Duration;
 
@@ -17,6 +18,28 @@ impl Figures {
     pub fn value(&mut self, name: &str, value: f64) {
         let rounded = (value * 1_000.0).round() / 1_000.0;
         self.0.push((name.to_owned(), rounded.into()));
+    }
+
+    /// Adds the figures of a report by their names, those of its parts as `<part>_<name>`.
+    ///
+    /// # Errors
+    /// It cannot be written as JSON.
+    pub fn report(&mut self, report: &impl Serialize) -> Result<(), serde_json::Error> {
+        self.flat("", serde_json::to_value(report)?);
+        Ok(())
+    }
+
+    fn flat(&mut self, prefix: &str, value: Value) {
+        match value {
+            Value::Object(parts) => {
+                for (name, part) in parts {
+                    let name = if prefix.is_empty() { name } else { format!("{prefix}_{name}") };
+                    self.flat(&name, part);
+                }
+            }
+            Value::Number(number) if number.is_f64() => self.value(prefix, number.as_f64().unwrap_or(0.0)),
+            other => self.0.push((prefix.to_owned(), other)),
+        }
     }
 
     /// Adds median, 99th percentile and largest of some times, in ms, as `<prefix>p50_ms` and so on.
@@ -51,6 +74,18 @@ pub fn percentile_ms(sorted: &[Duration], permille: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_report_is_told_flat() {
+        let mut figures = Figures::default();
+        figures
+            .report(&json!({ "hosts": 3, "cold": { "p50_ms": 0.123_456, "count": 2 }, "ok": true }))
+            .unwrap();
+        let object: Map<String, Value> = figures.0.into_iter().collect();
+        let want = json!({ "hosts": 3, "cold_p50_ms": 0.123, "cold_count": 2, "ok": true });
+        assert_eq!(Value::Object(object), want);
+    }
 
     #[test]
     fn percentiles_are_values_that_were_measured() {

@@ -1,5 +1,5 @@
-//! `rota bench ...`: each bench starts its own cluster of real processes in a temporary folder, measures, prints a
-//! table and, with `--json`, one flat object of named figures.
+//! `rota bench ...`: each bench starts its own cluster of real processes in a temporary folder (those of the planner:
+//! one in memory), measures, prints a table and, with `--json`, one flat object of named figures.
 //!
 //! Figures are told beside a floor or a peer measured in the same run, because a time alone says more about the
 //! machine than about Rota.
@@ -9,6 +9,7 @@ pub mod failover;
 pub mod figures;
 pub mod idle;
 pub mod launch;
+pub mod planner;
 pub mod submit;
 
 use crate::cli::ops::{BenchArgs, BenchKind};
@@ -26,6 +27,9 @@ pub async fn run(args: BenchArgs) -> Result<(), LabError> {
         BenchKind::Burst(args) => (args.json, burst::run(&args).await?),
         BenchKind::Failover(args) => (args.json, failover::run(&args).await?),
         BenchKind::Idle(args) => (args.json, idle::run(&args).await?),
+        BenchKind::Plan(args) => (args.json, planner::plan(&args)?),
+        BenchKind::Reclaim(args) => (args.json, planner::reclaim(&args)?),
+        BenchKind::Admit(args) => (args.json, planner::admit(&args)?),
     };
     figures.print(json);
     Ok(())

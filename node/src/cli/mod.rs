@@ -14,6 +14,7 @@ pub mod control;
 pub mod echo;
 pub mod failure;
 pub mod follow;
+pub mod history;
 pub mod hosts;
 pub mod job_args;
 pub mod job_flags;
@@ -24,6 +25,7 @@ pub mod queues;
 pub mod reach;
 pub mod reservations;
 pub mod run;
+pub mod sim;
 pub mod submit;
 #[cfg(test)]
 mod tests;
@@ -111,6 +113,10 @@ pub enum Command {
     Demo(ops::DemoArgs),
     /// Measure this build on this machine
     Bench(ops::BenchArgs),
+    /// What became of all jobs, as a file that `rota sim replay` takes
+    History(history::HistoryArgs),
+    /// Replay a trace on the scheduler in virtual time, and ask what if
+    Sim(sim::SimArgs),
 }
 
 impl Command {
@@ -138,6 +144,8 @@ impl Command {
             Self::Cluster(args) => cluster::wants_json(args),
             Self::Doctor(args) => args.json,
             Self::Demo(args) => args.json,
+            Self::History(args) => args.read.json,
+            Self::Sim(args) => args.json(),
             Self::Init(_) | Self::Join(_) | Self::Agent(_) | Self::Dev(_) | Self::Bench(_) => false,
         }
     }
@@ -174,6 +182,7 @@ fn dispatch(cli: Cli, handlers: &Handlers) -> Outcome {
         Command::Dev(args) => (handlers.dev)(args),
         Command::Demo(args) => (handlers.demo)(args),
         Command::Bench(args) => (handlers.bench)(args),
+        Command::Sim(args) => sim::sim(&args),
         command => {
             let context = Context::new(&cli.target)?;
             let runtime =
@@ -210,11 +219,13 @@ async fn ask(context: &Context, command: &Command) -> Outcome {
         Command::Undrain(args) => hosts::undrain(context, args).await,
         Command::Cluster(args) => cluster::cluster(context, args).await,
         Command::Doctor(args) => cluster::doctor(context, args).await,
+        Command::History(args) => history::history(context, args).await,
         Command::Init(_)
         | Command::Join(_)
         | Command::Agent(_)
         | Command::Dev(_)
         | Command::Demo(_)
-        | Command::Bench(_) => Err(Failure::other("not a client's command")),
+        | Command::Bench(_)
+        | Command::Sim(_) => Err(Failure::other("not a client's command")),
     }
 }

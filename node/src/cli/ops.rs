@@ -2,6 +2,7 @@
 //! functions live elsewhere in the crate and are handed over by `main`.
 
 use super::Failure;
+use crate::bench::planner;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -152,6 +153,12 @@ pub enum BenchKind {
     Failover(BenchFailoverArgs),
     /// What a cluster without work costs
     Idle(BenchIdleArgs),
+    /// How long the planner takes for a round, in memory
+    Plan(planner::PlanArgs),
+    /// How long the planner takes to find what a queue is owed, in memory
+    Reclaim(planner::ReclaimArgs),
+    /// How long it takes until many jobs of many queues have started, in memory
+    Admit(planner::AdmitArgs),
 }
 
 /// `rota bench submit`

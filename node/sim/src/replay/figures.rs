@@ -111,9 +111,7 @@ pub(super) fn recorded(history: &History, scarce: Scarce) -> Course {
     let jobs = &history.jobs;
     let held = |job: &HistoryJob| {
         let milli = scarce.held_milli(job.ask.gpu_milli, job.ask.cpus_milli);
-        let ran_ms: u128 = job.ran_ms.iter().map(|ms| u128::from(*ms)).sum();
-        let known = job.ran_ms.len().max(1) as u128;
-        u128::from(milli) * ran_ms * u128::from(job.tasks()).max(1) / known
+        u128::from(milli) * job.ran_ms_all()
     };
     let wait = |job: &HistoryJob| job.started_ms.map(|started_ms| started_ms - job.submitted_ms);
     Course {

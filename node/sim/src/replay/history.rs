@@ -2,7 +2,7 @@
 //! it came, started and ended. No commands, no environments, no output: it can be handed to others.
 
 use crate::input::{InputError, read_text};
-use rota_protocol::ask::Ask;
+use rota_protocol::ask::{Ask, CARD_MILLI};
 use rota_protocol::device::{DeviceFacts, DeviceKind};
 use rota_protocol::job::{ArraySpec, JobState};
 use rota_protocol::limits::PRIORITY_DEFAULT;
@@ -201,6 +201,23 @@ impl History {
         Ok(history)
     }
 
+    /// As text that [`Self::read`] takes: JSON, one host, queue and job a line.
+    ///
+    /// # Errors
+    /// None that is known: all of it can be written as JSON.
+    pub fn text(&self) -> Result<String, serde_json::Error> {
+        fn lines<T: Serialize>(items: &[T]) -> Result<String, serde_json::Error> {
+            let lines = items.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
+            Ok(lines.join(",\n"))
+        }
+        let format = serde_json::to_string(&self.format)?;
+        let (hosts, queues, jobs) = (lines(&self.hosts)?, lines(&self.queues)?, lines(&self.jobs)?);
+        Ok(format!(
+            "{{\"format\":{format},\"version\":{},\"exported_ms\":{},\n\"hosts\":[\n{hosts}\n],\n\"queues\":[\n{queues}\n],\n\"jobs\":[\n{jobs}\n]}}\n",
+            self.version, self.exported_ms
+        ))
+    }
+
     /// Whether it can be replayed, as far as its own fields tell.
     ///
     /// # Errors
@@ -243,6 +260,20 @@ impl HistoryJob {
             (None, Some(gang)) => gang.max,
             (None, None) => 1,
         }
+    }
+
+    /// Run time of all its tasks, those that are not on record like the others, in ms.
+    #[must_use]
+    pub fn ran_ms_all(&self) -> u128 {
+        let known: u128 = self.ran_ms.iter().map(|ms| u128::from(*ms)).sum();
+        known * u128::from(self.tasks()) / self.ran_ms.len().max(1) as u128
+    }
+
+    /// Time for which its tasks held GPUs, in hours of one GPU.
+    #[must_use]
+    pub fn gpu_hours(&self) -> f64 {
+        let milli = f64::from(self.ask.gpu_milli) / f64::from(CARD_MILLI);
+        self.ran_ms_all() as f64 / 3_600_000.0 * milli
     }
 
     fn check(&self) -> Result<(), HistoryError> {

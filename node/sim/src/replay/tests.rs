@@ -208,7 +208,7 @@ fn what_is_wrong_is_named() {
         format!("job 2: started_ms is 5, before submitted_ms at {}", T0 + 10_000)
     );
     assert!(said(&|h| h.jobs[1].priority = 7_000).starts_with("job 2: priority: "));
-    assert!(said(&|h| h.jobs[0].tenant.clear()).starts_with("job 1: tenant: "));
+    assert!(said(&|h| h.jobs[0].tenant.push(char::from(7))).starts_with("job 1: tenant: "));
     let gone = ReplayConfig {
         change: Change { without: vec!["b".into()], ..Change::default() },
         ..ReplayConfig::default()
@@ -219,8 +219,9 @@ fn what_is_wrong_is_named() {
 #[test]
 fn a_file_is_read_as_it_was_written() {
     let path = std::env::temp_dir().join(format!("rota-sim-history-{}.json", std::process::id()));
-    let written = history(vec![host("a", 1)], vec![job(1, 0, 100)]);
-    std::fs::write(&path, serde_json::to_string_pretty(&written).unwrap()).unwrap();
+    let mut written = history(vec![host("a", 1), host("b", 2)], vec![job(1, 0, 100), job(2, 5, 3)]);
+    written.queues.push(rota_protocol::queue::QueueSpec::open("lab"));
+    std::fs::write(&path, written.text().unwrap()).unwrap();
     assert_eq!(History::read(&path).unwrap(), written);
     std::fs::write(&path, "{\n\"format\": \"rota-history\",\n\"version\": \"one\"}").unwrap();
     let said = History::read(&path).unwrap_err().to_string();
