@@ -21,9 +21,10 @@ const RANKS: [(&str, &str); 6] = [
 const FAKE: (&str, &str) = ("fake-nvml", "chaos-tests/fake-nvml");
 
 /// All that these crates may use outside their tests. An addition is a decision about the design.
-const EXACT: [(&str, &[&str]); 3] = [
+const EXACT: [(&str, &[&str]); 4] = [
     ("rota-protocol", &["bincode", "serde", "thiserror"]),
     ("rota-core", &["rota-protocol", "serde", "thiserror"]),
+    ("rota-sim", &["rota-core", "rota-protocol", "serde", "serde_json", "thiserror"]),
     ("fake-nvml", &[]),
 ];
 

@@ -56,9 +56,13 @@ pub fn read_text(path: &Path) -> Result<String, InputError> {
 
 fn read_text_within(path: &Path, bytes_max: u64) -> Result<String, InputError> {
     let read = |source| InputError::Read { path: path.to_owned(), source };
+    let file = File::open(path).map_err(read)?;
+    if file.metadata().map_err(read)?.len() > bytes_max {
+        return Err(InputError::Large { path: path.to_owned(), bytes_max });
+    }
     let mut bytes = Vec::new();
-    // Read up to the limit, whatever size the system tells: a pipe or a device has none.
-    File::open(path).map_err(read)?.take(bytes_max + 1).read_to_end(&mut bytes).map_err(read)?;
+    // A pipe or a device has no size, and may not end.
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(read)?;
     let path = || path.to_owned();
     if bytes.len() as u64 > bytes_max {
         return Err(InputError::Large { path: path(), bytes_max });
