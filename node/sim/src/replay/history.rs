@@ -184,7 +184,7 @@ pub enum HistoryError {
         /// Which.
         name: String,
         /// Why.
-        error: PublicError,
+        error: Box<PublicError>,
     },
 }
 

@@ -371,9 +371,11 @@ fn register(cluster: &mut Cluster, at: usize, host: &HistoryHost) -> Result<(), 
 /// Says what of the history was refused, if it was refused and not broken.
 fn refused(what: &'static str, name: &str, error: ClusterError) -> ReplayError {
     match error {
-        ClusterError::Refused(error) => {
-            ReplayError::History(HistoryError::Refused { what, name: name.to_owned(), error })
-        }
+        ClusterError::Refused(error) => ReplayError::History(HistoryError::Refused {
+            what,
+            name: name.to_owned(),
+            error: Box::new(error),
+        }),
         broken => ReplayError::Cluster(broken),
     }
 }
