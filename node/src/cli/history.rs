@@ -1,5 +1,5 @@
 //! `rota history`: what became of all jobs that the caller may see and the cluster still knows. With `--json` it is the
-//! file that `rota sim replay` takes: hosts, and what each job asked, when it came, started and ended; no commands, no
+//! file that `rota sim replay` takes: hosts, queues, and what each job asked, when it came, started and ended; no commands, no
 //! environments.
 
 use super::context::{Context, ReadArgs, say, tell};
@@ -12,6 +12,7 @@ use futures_util::StreamExt as _;
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness, QueueFilter};
 use rota_protocol::device::DeviceFacts;
 use rota_protocol::job::AttemptEnd;
+use rota_protocol::queue::QueueSpec;
 use rota_protocol::view::{AttemptRow, HostRow, HostState, JobView};
 use rota_protocol::{ErrorCode, HostId, JobId};
 use rota_sim::replay::History;
@@ -50,6 +51,7 @@ async fn gather(context: &Context, args: &HistoryArgs) -> Result<History, Failur
     let exported_ms = wall_ms();
     let numbers = numbers(context, args).await?;
     let hosts = hosts(context, args.read.freshness()).await?;
+    let queues = queues(context, args.read.freshness()).await?;
     // The list was as fresh as was asked for; single jobs may come from what the same host knows by now.
     let asked = numbers
         .iter()
@@ -68,7 +70,7 @@ async fn gather(context: &Context, args: &HistoryArgs) -> Result<History, Failur
         tell(&format!("{gone} jobs were forgotten meanwhile and are left out"));
     }
     let format = FORMAT.to_owned();
-    Ok(History { format, version: VERSION, exported_ms, hosts, queues: Vec::new(), jobs })
+    Ok(History { format, version: VERSION, exported_ms, hosts, queues, jobs })
 }
 
 /// All jobs that are still known, by number.
@@ -87,6 +89,14 @@ async fn numbers(context: &Context, args: &HistoryArgs) -> Result<Vec<JobId>, Fa
             }
             other => return Err(unexpected(&other).into()),
         }
+    }
+}
+
+/// Rules of the queues that the caller may see.
+async fn queues(context: &Context, freshness: Freshness) -> Result<Vec<QueueSpec>, Failure> {
+    match context.client.call(ApiRequest::Queues { freshness }).await? {
+        ApiReply::Queues { rows, .. } => Ok(rows.into_iter().map(|row| row.spec).collect()),
+        other => Err(unexpected(&other).into()),
     }
 }
 

@@ -9,6 +9,7 @@
 mod figures;
 pub mod history;
 mod player;
+mod stage;
 #[cfg(test)]
 mod tests;
 

@@ -2,17 +2,16 @@
 
 use super::ReplayError;
 use super::figures::{Course, Scarce};
-use super::history::{History, HistoryError, HistoryHost, HistoryJob};
+use super::history::{History, HistoryError, HistoryJob};
+use super::stage::{queues, register};
 use crate::cluster::{Cluster, ClusterError};
 use rota_core::placement::PlanConfig;
 use rota_core::placement::score::Policy;
-use rota_protocol::command::{Command, Outcome, TokenUse};
-use rota_protocol::device::{HostFacts, HostRegistration};
+use rota_protocol::command::{Command, Outcome};
 use rota_protocol::job::{AttemptEnd, AttemptState, JobSpec, JobState};
 use rota_protocol::plan::Move;
-use rota_protocol::queue::QueueSpec;
 use rota_protocol::work::Dependency;
-use rota_protocol::{BootId, JobId, Token};
+use rota_protocol::{JobId, Token};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long an attempt that is asked to end takes for it, in ms.
@@ -23,8 +22,6 @@ const TICK_MS: u64 = 300_000;
 const SHIFT_MS: u64 = 2_000_000_000;
 /// Run time where the whole history has none, in ms.
 const RUN_MS_DEFAULT: u64 = 3_600_000;
-/// The hash of the join tokens of a replay.
-const JOIN_TOKEN: [u8; 32] = [1; 32];
 
 /// A history at work.
 pub(super) struct Player<'h> {
@@ -161,7 +158,7 @@ impl<'h> Player<'h> {
 
     /// One round; whether it did anything.
     fn round(&mut self) -> Result<bool, ReplayError> {
-        let moves = self.cluster.round()?;
+        let moves = self.committed()?;
         for one in &moves {
             match one {
                 Move::Place { task, .. } => {
@@ -183,6 +180,23 @@ impl<'h> Player<'h> {
             }
         }
         Ok(!moves.is_empty())
+    }
+
+    /// The moves of a plan that were accepted. One that apply refuses is tried again with the next plan, as a leader
+    /// does; a plan of which nothing is accepted ends the rounds of this moment.
+    fn committed(&mut self) -> Result<Vec<Move>, ClusterError> {
+        let plan = self.cluster.plan();
+        if plan.moves.is_empty() {
+            return Ok(Vec::new());
+        }
+        let moves = plan.moves.clone();
+        let refused = match self.cluster.system(Command::CommitPlan { plan })? {
+            Outcome::Planned { refused } => refused,
+            other => return Err(ClusterError::Answer(Box::new(other))),
+        };
+        let refused: BTreeSet<usize> = refused.iter().map(|(at, _)| *at as usize).collect();
+        let accepted = moves.into_iter().enumerate().filter(|(at, _)| !refused.contains(at));
+        Ok(accepted.map(|(_, one)| one).collect())
     }
 
     fn start(&mut self, id: JobId, tokens: impl IntoIterator<Item = Token>) -> Result<(), ReplayError> {
@@ -325,47 +339,6 @@ fn median_run_ms(history: &History) -> u64 {
     let mut runs_ms: Vec<u64> = history.jobs.iter().flat_map(|job| &job.ran_ms).copied().collect();
     runs_ms.sort_unstable();
     runs_ms.get(runs_ms.len() / 2).copied().unwrap_or(RUN_MS_DEFAULT)
-}
-
-/// Queues by their rules on record; those that are only named by jobs are open to whoever named them.
-fn queues(history: &History) -> Vec<QueueSpec> {
-    let mut users: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for job in history.jobs.iter().filter(|job| !job.queue.is_empty() && job.queue != job.tenant) {
-        users.entry(&job.queue).or_default().insert(&job.tenant);
-        for (end, _) in job.queue.match_indices('/') {
-            users.entry(&job.queue[..end]).or_default();
-        }
-    }
-    let known: BTreeSet<&str> = history.queues.iter().map(|queue| queue.name.as_str()).collect();
-    let open = users.into_iter().filter(|(name, _)| !known.contains(name)).map(|(name, tenants)| QueueSpec {
-        tenants: tenants.into_iter().map(str::to_owned).collect(),
-        ..QueueSpec::open(name)
-    });
-    let mut queues: Vec<QueueSpec> = history.queues.iter().cloned().chain(open).collect();
-    // A parent's path is shorter than its children's.
-    queues.sort_by(|a, b| a.name.cmp(&b.name));
-    queues
-}
-
-fn register(cluster: &mut Cluster, at: usize, host: &HistoryHost) -> Result<(), ClusterError> {
-    let addr = format!("10.{}.{}.{}:4600", at >> 16 & 255, at >> 8 & 255, at & 255);
-    let usage = TokenUse::Join { host_name: None };
-    let expires_at_ms = cluster.now_ms() + 1_000;
-    cluster.system(Command::MintToken { token: JOIN_TOKEN, usage, expires_at_ms })?;
-    let admit = Command::AdmitHost { token: JOIN_TOKEN, host_name: host.name.clone(), addr: addr.clone() };
-    let id = match cluster.system(admit)? {
-        Outcome::HostAdmitted { host } => host,
-        other => return Err(ClusterError::Answer(Box::new(other))),
-    };
-    let facts = HostFacts {
-        cpus_milli: host.cpus_milli,
-        mem_mib: host.mem_mib,
-        devices: host.devices.clone(),
-        labels: host.labels.clone(),
-        version: String::new(),
-    };
-    let registration = HostRegistration { boot: BootId(1), addr, facts };
-    cluster.system(Command::RegisterHost { host: id, registration }).map(|_| ())
 }
 
 /// Says what of the history was refused, if it was refused and not broken.
