@@ -169,7 +169,7 @@ fn one_seed<E: Engine>(
     for (seen, shape) in arrivals.iter().enumerate() {
         if config.online && is_lesson(seen) {
             let demand = Demand::from_counts(counts(trace, &arrivals[..seen]), &capacity);
-            engine.expect(demand);
+            Engine::expect(engine, demand);
         }
         let asked_at = Instant::now();
         if seen.is_multiple_of(REPRICE_EVERY) {
