@@ -4,9 +4,11 @@
 use super::{Event, Step, cancel, change_job, cut, depend, settle};
 use crate::state::State;
 use crate::state::attempt::Attempt;
+use crate::state::job::Job;
 use crate::state::meta::Usage;
+use crate::state::speeds;
 use rota_protocol::job::{AttemptEnd, AttemptState, EndReason};
-use rota_protocol::{HostId, Token};
+use rota_protocol::{DeviceUuid, HostId, Token};
 use std::sync::Arc;
 
 /// Moves an attempt along its graph and keeps the host's count of launches; an illegal step changes nothing.
@@ -84,8 +86,32 @@ fn remember_run(state: &mut State, attempt: &Attempt, end: &AttemptEnd, ran_ms: 
     if job.spec.service || attempt.in_gang && attempt.task.index > 0 {
         return;
     }
+    let learned = if end.is_success() { whole_run(state, job, attempt) } else { None };
     let history = Arc::make_mut(&mut state.history);
     history.record(&job.history_key(), job.spec.time_limit_ms, ran_ms);
+    if let Some((kind, model)) = learned {
+        Arc::make_mut(&mut state.speeds).record(kind, &model, ran_ms);
+    }
+}
+
+/// The kind and the model of a run that says how fast the model is: on cards of one model, and from its beginning. A
+/// task that had started before may have gone on from a checkpoint.
+fn whole_run(state: &State, job: &Job, attempt: &Attempt) -> Option<(u64, String)> {
+    let kind = speeds::kind(job, job.spec.ask_at(attempt.choice)?)?;
+    let mut parts: Vec<(HostId, &[DeviceUuid])> = vec![(attempt.host, &attempt.devices)];
+    if attempt.in_gang {
+        // A gang runs as fast as its slowest part; those that are over count too.
+        let live = state.attempts_of(job.id).map(|part| (part.host, part.devices.as_slice()));
+        let over = job.ended.iter().filter(|part| part.granted_ms >= attempt.granted_ms);
+        parts.extend(live.chain(over.map(|part| (part.host, part.devices.as_slice()))));
+    }
+    let all_known = job.ended_forgotten == 0 || !attempt.in_gang;
+    if !all_known || job.stopped.contains(job.ordinal(attempt.task.index)?) {
+        return None;
+    }
+    let cards = parts.into_iter().filter_map(|(host, devices)| Some((state.host(host)?, devices)));
+    let cards = cards.flat_map(|(host, devices)| devices.iter().filter_map(|uuid| host.device(uuid)));
+    speeds::one_model(cards).map(|model| (kind, model.to_owned()))
 }
 
 /// Adds what the attempt held to its tenant's and its host's figures: from grant to release, in log time.

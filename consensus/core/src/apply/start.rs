@@ -8,6 +8,7 @@ use crate::state::attempt::{Attempt, GANG_PORT_BLOCKS, GANG_PORT_FIRST, PORTS_OF
 use crate::state::host::{Host, HostLife, Used};
 use crate::state::job::Job;
 use crate::state::reservation::in_the_way;
+use crate::state::speeds;
 use rota_protocol::ask::Ask;
 use rota_protocol::device::{DeviceFacts, DeviceKind};
 use rota_protocol::job::AttemptState;
@@ -49,6 +50,7 @@ pub(super) fn start(
             let token = Token::new(step.index, step.grants);
             step.grants += 1;
             let mut attempt = attempt(job, ask, choice, part, amounts, token, step.now_ms);
+            attempt.predicted_ms = predicted_ms(state, job, ask, part).or(job.predicted_ms);
             card_first(state, &mut attempt);
             Some((job.ordinal(part.index)?, attempt))
         })
@@ -223,12 +225,20 @@ fn attempt(
         priority: job.priority,
         limit_ms: job.spec.time_limit_ms,
         grace_ms: job.spec.grace_ms,
-        predicted_ms: job.predicted_ms,
+        predicted_ms: None,
         preemptible: job.spec.preemptible,
         in_gang: job.spec.gang.is_some(),
         spared_until_ms: job.ordinal(part.index).map_or(0, |ordinal| job.spared_until_ms(ordinal, now_ms)),
         port: None,
     }
+}
+
+/// How long such work runs on the model that it gets, if it has run there before.
+fn predicted_ms(state: &State, job: &Job, ask: &Ask, part: &Part) -> Option<u64> {
+    let host = state.host(part.host)?;
+    let model = speeds::one_model(part.devices.iter().filter_map(|uuid| host.device(uuid)))?;
+    let mean_ms = state.speeds.mean_ms(speeds::kind(job, ask)?, model)?;
+    Some(mean_ms.min(job.spec.time_limit_ms.unwrap_or(u64::MAX)).max(1))
 }
 
 /// Of an attempt that shares a card that one is named first.

@@ -4,6 +4,7 @@
 //! the moved attempts lose, since they start again; each of them must find room elsewhere at once; and no round moves
 //! more than [`MOVED_MAX`].
 
+use super::pace::Pace;
 use super::round::Round;
 use super::sites::Ground;
 use crate::fit::Want;
@@ -76,8 +77,10 @@ impl<'p> Round<'p> {
         for attempt in moved {
             let ask = as_asked(attempt, self.ground);
             let want = Want { ask: &ask, tenant: &attempt.tenant };
-            self.ground.prepare(want);
-            let found = self.ground.pick(want, |at| {
+            // On the model that it has it runs as fast as it does.
+            let pace = Pace::default();
+            self.ground.prepare(want, &pace);
+            let found = self.ground.pick(want, &pace, |at| {
                 let host = self.ground.sites[at].id();
                 !taken.contains(&host)
                     && !self.guards.is_promised(at)

@@ -111,7 +111,8 @@ impl<'p> Round<'p> {
         }
     }
 
-    /// On few sites: the tightest that takes all that are left, else the one that takes the most.
+    /// On few sites: one that takes all that are left before one that takes some; of those the preferred and the faster
+    /// models first; then the tightest, or the one that takes the most.
     fn seat_packed(
         &mut self,
         job: &Arc<Job>,
@@ -122,21 +123,21 @@ impl<'p> Round<'p> {
         on_one: bool,
     ) {
         let want = Want { ask, tenant: &job.tenant };
+        let pace = self.pace(job, ask);
         let mut full: BTreeSet<usize> = BTreeSet::new();
         while seats.seats.len() < most {
             let left = most - seats.seats.len();
-            let mut groups = self.ground.groups_fitting(want);
-            for group in &mut groups {
+            let mut groups = self.ground.groups_fitting(want, &pace);
+            for (_, group) in &mut groups {
                 group.retain(|at| wanted(*at) && !full.contains(at));
             }
-            groups.retain(|group| !group.is_empty());
-            let sized = groups.into_iter().enumerate().map(|(place, group)| {
+            groups.retain(|(_, group)| !group.is_empty());
+            let sized = groups.into_iter().enumerate().map(|(place, ((liking, slowness, _), group))| {
                 let room = room_on(self.ground, group[0], job, want, left);
-                (room < left, if room < left { Reverse(room) } else { Reverse(0) }, room, place, group)
+                let short = room < left;
+                ((short, liking, slowness, Reverse(if short { room } else { 0 }), room, place), group)
             });
-            let Some((_, _, _, _, group)) =
-                sized.min_by_key(|(short, most, room, place, _)| (*short, *most, *room, *place))
-            else {
+            let Some((_, group)) = sized.min_by_key(|(rank, _)| *rank) else {
                 return;
             };
             for at in group {
@@ -184,7 +185,8 @@ impl<'p> Round<'p> {
         let want = Want { ask, tenant: &job.tenant };
         let (fewest, _) = job.start_range();
         let mut racks: BTreeMap<String, usize> = BTreeMap::new();
-        for at in self.ground.groups_fitting(want).into_iter().flatten() {
+        let groups = self.ground.groups_fitting(want, &self.pace(job, ask));
+        for at in groups.into_iter().flat_map(|(_, group)| group) {
             if let Some(rack) = self.ground.sites[at].row.host.facts.labels.get(fit::RACK_LABEL) {
                 let room = room_on(self.ground, at, job, want, most);
                 *racks.entry(rack.clone()).or_default() += room;

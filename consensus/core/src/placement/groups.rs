@@ -2,6 +2,7 @@
 //! are looked for among them.
 
 use super::models::Models;
+use super::pace::Pace;
 use super::score::{Demand, Fill, Standing};
 use super::sites::Site;
 use super::view::HostView;
@@ -131,15 +132,17 @@ impl Roof {
     }
 }
 
-/// A kind of ask: what it is, and who may share a card with it.
+/// A kind of ask: what it is, who may share a card with it, and where it runs how fast.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Kind {
     pub(super) ask: Ask,
     pub(super) tenant: String,
+    pub(super) pace: Pace,
 }
 
-/// How good a group is, lower is better: the preference for its models, then the scorer's word.
-pub(super) type Rank = (u8, Reverse<i64>);
+/// How good a group is, lower is better: the preference for its models, how much slower they are than the best, then
+/// the scorer's word.
+pub(super) type Rank = (u8, u8, Reverse<i64>);
 
 /// The groups that fit a kind of ask.
 #[derive(Debug, Clone, Default)]

@@ -13,6 +13,7 @@ mod models;
 mod nearer;
 mod openings;
 pub mod order;
+mod pace;
 mod pledge;
 mod post;
 mod promise;

@@ -1,19 +1,28 @@
 //! Small numbers for GPU models, and the expected workload in the scorer's own terms. Both follow from the hosts and
 //! the replicated counts alone.
 
+use super::pace::given_permille;
 use super::score::{Demand, ModelSet, Shape};
 use super::view::View;
 use crate::fit;
 use crate::state::demand::AskShape;
+use crate::state::speeds::model_digest;
 use rota_protocol::ask::{Ask, CARD_MILLI};
 use rota_protocol::device::DeviceKind;
+use std::collections::BTreeMap;
 
 /// Models that can be told apart; the scorer has a bit for each. Rarer ones share the last number.
 const MODELS_MAX: usize = 62;
 
-/// Names of models, sorted; a model's number is its position plus one.
+/// The models of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Models(Vec<String>);
+pub(super) struct Models {
+    /// Sorted; a model's number is its position plus one.
+    names: Vec<String>,
+    numbers: BTreeMap<u64, u16>,
+    /// The fastest that a host's label says of each model, permille, in the order of names.
+    given_permille: Vec<u32>,
+}
 
 impl Models {
     /// Every model that some host has.
@@ -32,18 +41,44 @@ impl Models {
                 }
             }
         }
-        Self(names)
+        let mut models = Self { given_permille: vec![0; names.len()], names, numbers: BTreeMap::new() };
+        models.numbers = (1..).zip(&models.names).map(|(id, name)| (model_digest(name), id)).collect();
+        for row in &view.hosts {
+            let given = given_permille(&row.host.facts);
+            for name in gpus(row) {
+                if let Ok(at) = models.names.binary_search(&name) {
+                    models.given_permille[at] = models.given_permille[at].max(given);
+                }
+            }
+        }
+        models
     }
 
     /// The number of a model that has one of its own.
     pub(super) fn known(&self, name: &str) -> Option<u16> {
-        self.0.binary_search_by(|known| known.as_str().cmp(name)).ok().map(|at| at as u16 + 1)
+        self.names.binary_search_by(|known| known.as_str().cmp(name)).ok().map(|at| at as u16 + 1)
     }
 
     /// A model's number.
     pub(super) fn id(&self, name: &str) -> u16 {
-        let at = self.0.binary_search_by(|known| known.as_str().cmp(name));
+        let at = self.names.binary_search_by(|known| known.as_str().cmp(name));
         at.map_or(MODELS_MAX as u16 + 1, |at| at as u16 + 1)
+    }
+
+    /// The number of a model by the digest of its name, if a list of accepted names lets it in.
+    pub(super) fn by_digest(&self, digest: u64, accepted: &[String]) -> Option<u16> {
+        let id = *self.numbers.get(&digest)?;
+        fit::model_accepted(&self.names[usize::from(id) - 1], accepted).then_some(id)
+    }
+
+    /// The fastest that labels say of accepted models, permille; 0 if there are none.
+    pub(super) fn best_given(&self, accepted: &[String]) -> u32 {
+        let known = self.names.iter().zip(&self.given_permille);
+        known
+            .filter(|(name, _)| fit::model_accepted(name, accepted))
+            .map(|(_, given)| *given)
+            .max()
+            .unwrap_or(0)
     }
 
     /// The models that a list of accepted names lets in.
@@ -51,7 +86,7 @@ impl Models {
         if names.is_empty() {
             return ModelSet::ANY;
         }
-        let known = (1..).zip(&self.0).filter(|(_, model)| fit::model_accepted(model, names));
+        let known = (1..).zip(&self.names).filter(|(_, model)| fit::model_accepted(model, names));
         known.fold(ModelSet::NONE, |set, (id, _)| set.with(id))
     }
 
@@ -68,7 +103,7 @@ impl Models {
 
     /// The expected workload.
     pub(super) fn demand(&self, view: &View) -> Demand {
-        let mut free_milli = vec![0_u64; self.0.len() + 1];
+        let mut free_milli = vec![0_u64; self.names.len() + 1];
         for (model, free) in &view.demand.free_milli {
             if let Some(sum) = free_milli.get_mut(usize::from(self.id(model))) {
                 *sum += free;

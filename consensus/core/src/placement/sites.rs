@@ -8,6 +8,7 @@ use super::groups::{
     signature,
 };
 use super::models::Models;
+use super::pace::Pace;
 use super::score::{self, Demand, Fill, Policy};
 use super::view::{HostView, View};
 use crate::fit::{self, Want};
@@ -70,7 +71,7 @@ pub(super) struct Ground {
     scores_kept: usize,
     /// Groups scored in this round.
     scored: usize,
-    models: Models,
+    pub(super) models: Models,
     demand: Option<Arc<Demand>>,
     demand_version: u64,
     policy: Option<Policy>,
@@ -138,13 +139,13 @@ impl Ground {
     }
 
     /// Looks at what changed since the last look for this kind of ask, so that [`Self::pick`] can answer.
-    pub(super) fn prepare(&mut self, want: Want<'_>) {
-        let kind = Kind { ask: want.ask.clone(), tenant: shared_by(want) };
+    pub(super) fn prepare(&mut self, want: Want<'_>, pace: &Pace) {
+        let kind = Kind { ask: want.ask.clone(), tenant: shared_by(want), pace: pace.clone() };
         let (mut fitting, kept) = match self.kinds.remove(&kind) {
             Some(fitting) => (fitting, true),
             None => (Fitting::default(), self.kinds.len() < KINDS_KEPT_MAX),
         };
-        self.refresh(&mut fitting, want);
+        self.refresh(&mut fitting, want, pace);
         self.prune(&mut fitting);
         if kept {
             self.kinds.insert(kind, fitting);
@@ -156,13 +157,16 @@ impl Ground {
 
     /// The best site that fits and that `allowed` lets through; of equal ones the one of lowest number. Only after
     /// [`Self::prepare`] for the same ask.
-    pub(super) fn pick(&self, want: Want<'_>, mut allowed: impl FnMut(usize) -> bool) -> Option<usize> {
-        let tenant = shared_by(want);
-        let passing =
-            self.passing.as_ref().filter(|(kind, _)| kind.ask == *want.ask && kind.tenant == tenant);
-        let fitting = match passing {
+    pub(super) fn pick(
+        &self,
+        want: Want<'_>,
+        pace: &Pace,
+        mut allowed: impl FnMut(usize) -> bool,
+    ) -> Option<usize> {
+        let kind = Kind { ask: want.ask.clone(), tenant: shared_by(want), pace: pace.clone() };
+        let fitting = match self.passing.as_ref().filter(|(passing, _)| *passing == kind) {
             Some((_, fitting)) => fitting,
-            None => self.kinds.get(&Kind { ask: want.ask.clone(), tenant })?,
+            None => self.kinds.get(&kind)?,
         };
         let mut found: Option<(Rank, usize)> = None;
         for (rank, id) in &fitting.best {
@@ -179,12 +183,13 @@ impl Ground {
     }
 
     /// Groups that have room for an ask, best first, each with its members by number.
-    pub(super) fn groups_fitting(&self, want: Want<'_>) -> Vec<Vec<usize>> {
+    pub(super) fn groups_fitting(&self, want: Want<'_>, pace: &Pace) -> Vec<(Rank, Vec<usize>)> {
         let shape = self.models.shape(want.ask);
-        let ranked = self.groups.values().filter_map(|group| Some((self.rank(group, want, &shape)?, group)));
+        let rank = |group| self.rank(group, want, pace, &shape);
+        let ranked = self.groups.values().filter_map(|group| Some((rank(group)?, group)));
         let mut ranked: Vec<(Rank, &Group)> = ranked.collect();
         ranked.sort_by_key(|(rank, group)| (*rank, group.members.first().copied()));
-        ranked.into_iter().map(|(_, group)| group.members.iter().copied().collect()).collect()
+        ranked.into_iter().map(|(rank, group)| (rank, group.members.iter().copied().collect())).collect()
     }
 
     /// As far as a quick look tells, the ask has room on a site now.
@@ -283,7 +288,7 @@ impl Ground {
     }
 
     /// Looks at the groups made since the last look.
-    fn refresh(&mut self, fitting: &mut Fitting, want: Want<'_>) {
+    fn refresh(&mut self, fitting: &mut Fitting, want: Want<'_>, pace: &Pace) {
         let mut glances = if self.scored < GROUPS_SCORED_MAX { usize::MAX } else { GROUPS_GLANCED_AT };
         let shape = self.models.shape(want.ask);
         for (id, group) in self.groups.range(fitting.seen..) {
@@ -295,7 +300,7 @@ impl Ground {
             }
             glances -= 1;
             self.scored += 1;
-            if let Some(rank) = self.rank(group, want, &shape) {
+            if let Some(rank) = self.rank(group, want, pace, &shape) {
                 fitting.best.insert((rank, *id));
                 self.scores_kept += 1;
             }
@@ -317,7 +322,7 @@ impl Ground {
         self.scores_kept = self.scores_kept.saturating_sub(before - fitting.best.len());
     }
 
-    fn rank(&self, group: &Group, want: Want<'_>, shape: &score::Shape) -> Option<Rank> {
+    fn rank(&self, group: &Group, want: Want<'_>, pace: &Pace, shape: &score::Shape) -> Option<Rank> {
         if !group.roof.admits(want.ask) {
             return None;
         }
@@ -329,7 +334,8 @@ impl Ground {
                 score::score_standing(policy, &plain.fill(site), &plain.standing, shape, demand, draw)?;
             let liking =
                 if want.ask.gpu_milli > 0 { 0 } else { u8::from(!site.row.host.facts.devices.is_empty()) };
-            return Some((liking, Reverse(scored.score)));
+            let slowness = pace.slowness(plain.model, &site.row.host.facts);
+            return Some((liking, slowness, Reverse(scored.score)));
         }
         let eligible = fit::fits(&site.row.host, site.used(), want, self.now_ms).ok()?;
         let own = Cards::of(site, want.ask, &self.models, Some(&eligible));
@@ -342,7 +348,7 @@ impl Ground {
             // Work without devices goes where there are none: cards are not stranded behind it.
             u8::from(!site.row.host.facts.devices.is_empty())
         };
-        Some((liking, Reverse(score)))
+        Some((liking, pace.slowness(own.model, &site.row.host.facts), Reverse(score)))
     }
 
     fn judge(&self, fill: &Fill<'_>, shape: &score::Shape, host: HostId) -> Option<score::Scored> {

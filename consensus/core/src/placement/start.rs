@@ -1,6 +1,7 @@
 //! Start: feasible, score, choose devices, for one task after the other.
 
 use super::choose::choose;
+use super::pace::Pace;
 use super::promise::Placed;
 use super::round::{Round, Tried, at_least};
 use crate::fit::{self, Want};
@@ -98,10 +99,11 @@ impl Round<'_> {
         if let Some(found) = self.own_slot(job, ask) {
             return Ok(found);
         }
-        self.ground.prepare(want);
+        let pace = self.pace(job, ask);
+        self.ground.prepare(want, &pace);
         let mut held_back = false;
         let mut devices = Vec::new();
-        let found = self.ground.pick(want, |at| {
+        let found = self.ground.pick(want, &pace, |at| {
             if !wanted(at) || !self.lies_right(job, at) {
                 return false;
             }
@@ -117,6 +119,11 @@ impl Round<'_> {
             }
         });
         found.map(|at| (at, devices)).ok_or(if held_back { Tried::HeldBack } else { Tried::NoRoom })
+    }
+
+    /// How fast a job runs where, as far as is known.
+    pub(super) fn pace(&self, job: &Job, ask: &Ask) -> Pace {
+        Pace::of(&self.ground.models, &self.view.speeds, job, ask)
     }
 
     /// Devices for a job on a site that fits, unless something other than room is in the way.

@@ -7,6 +7,7 @@ use crate::state::demand::Workload;
 use crate::state::host::Host;
 use crate::state::job::{Job, Place};
 use crate::state::queue::Queue;
+use crate::state::speeds::Speeds;
 use rota_protocol::limits::PLAN_MOVES_MAX;
 use rota_protocol::queue::QueueId;
 use rota_protocol::reservation::ReservationSpec;
@@ -53,6 +54,8 @@ pub struct View {
     pub demand: Arc<Workload>,
     /// Grows when `demand` should be looked at again.
     pub demand_version: u64,
+    /// How long jobs ran on which model.
+    pub speeds: Arc<Speeds>,
 }
 
 impl View {
@@ -82,6 +85,7 @@ impl View {
             reservations: state.reservations.shared().cloned().collect(),
             demand: state.demand.published(),
             demand_version: state.demand.version,
+            speeds: Arc::clone(&state.speeds),
         }
     }
 

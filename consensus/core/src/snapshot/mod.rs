@@ -19,6 +19,7 @@ use crate::state::job::JobTable;
 use crate::state::meta::Meta;
 use crate::state::queue::QueueTable;
 use crate::state::reservation::ReservationTable;
+use crate::state::speeds::Speeds;
 use crate::state::token::TokenTable;
 use rota_protocol::limits::SNAPSHOT_BYTES_MAX;
 use rota_protocol::{ClusterId, codec};
@@ -96,6 +97,7 @@ struct BodyRef<'a> {
     reservations: &'a ReservationTable,
     demand: &'a DemandTable,
     history: &'a History,
+    speeds: &'a Speeds,
 }
 
 #[derive(Deserialize)]
@@ -110,6 +112,7 @@ struct Body {
     reservations: ReservationTable,
     demand: DemandTable,
     history: History,
+    speeds: Speeds,
 }
 
 impl From<Body> for State {
@@ -125,6 +128,7 @@ impl From<Body> for State {
             reservations: body.reservations,
             demand: body.demand,
             history: Arc::new(body.history),
+            speeds: Arc::new(body.speeds),
             ..Self::default()
         }
     }
@@ -211,6 +215,7 @@ fn body(state: &State) -> Vec<u8> {
         reservations: &state.reservations,
         demand: &state.demand,
         history: &state.history,
+        speeds: &state.speeds,
     };
     // These types encode without fail; an empty body would be refused by `decode`, never taken for a state.
     codec::encode(&body).unwrap_or_default()

@@ -14,6 +14,7 @@ pub mod queue;
 pub mod rare;
 pub(crate) mod reservation;
 pub mod spec;
+pub mod speeds;
 pub mod tally;
 pub(crate) mod token;
 
@@ -31,6 +32,7 @@ use rota_protocol::job::Actor;
 use rota_protocol::queue::Excess;
 use rota_protocol::reservation::ReservationSpec;
 use rota_protocol::{HostId, JobId, TaskId, Token};
+use speeds::Speeds;
 use std::sync::Arc;
 use token::TokenTable;
 
@@ -48,6 +50,8 @@ pub struct State {
     pub(crate) demand: DemandTable,
     /// Past run times; shared, because a copy of the state is not to copy them.
     pub(crate) history: Arc<History>,
+    /// Past run times by GPU model; shared for the same reason.
+    pub(crate) speeds: Arc<Speeds>,
     pub(crate) faults: Faults,
 }
 
@@ -197,6 +201,12 @@ impl State {
     #[must_use]
     pub fn history(&self) -> &History {
         &self.history
+    }
+
+    /// Past run times by GPU model.
+    #[must_use]
+    pub fn speeds(&self) -> &Speeds {
+        &self.speeds
     }
 
     /// There may be something to plan at `now_ms`: jobs that wait, a deadline that has passed, a host to be emptied,

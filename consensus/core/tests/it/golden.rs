@@ -274,6 +274,7 @@ fn has_something_of_everything(state: &State) {
     assert!(state.hosts().any(|h| !h.used.ports.is_empty()));
     assert!(state.demand().counts().count() > 1);
     assert!(!state.history().is_empty());
+    assert!(!state.speeds().is_empty());
 }
 
 fn part(lab: &Lab, index: u32, host: u64, devices: &[&str]) -> Part {

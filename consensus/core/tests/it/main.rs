@@ -20,5 +20,6 @@ mod rules;
 mod scripts;
 mod shares;
 mod specs;
+mod speeds;
 mod views;
 mod waits;
