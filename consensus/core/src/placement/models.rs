@@ -22,6 +22,8 @@ pub(super) struct Models {
     numbers: BTreeMap<u64, u16>,
     /// The fastest that a host's label says of each model, permille, in the order of names.
     given_permille: Vec<u32>,
+    /// No host says of its cards that they are faster or slower than others.
+    all_even: bool,
 }
 
 impl Models {
@@ -41,8 +43,10 @@ impl Models {
                 }
             }
         }
-        let mut models = Self { given_permille: vec![0; names.len()], names, numbers: BTreeMap::new() };
-        models.numbers = (1..).zip(&models.names).map(|(id, name)| (model_digest(name), id)).collect();
+        let mut given = view.hosts.iter().map(|row| given_permille(&row.host.facts));
+        let all_even = given.next().is_none_or(|first| given.all(|other| other == first));
+        let numbers = (1..).zip(&names).map(|(id, name)| (model_digest(name), id)).collect();
+        let mut models = Self { given_permille: vec![0; names.len()], names, numbers, all_even };
         for row in &view.hosts {
             let given = given_permille(&row.host.facts);
             for name in gpus(row) {
@@ -71,8 +75,11 @@ impl Models {
         fit::model_accepted(&self.names[usize::from(id) - 1], accepted).then_some(id)
     }
 
-    /// The fastest that labels say of accepted models, permille; 0 if there are none.
+    /// The fastest that labels say of accepted models, permille; 0 if there are none, or all hosts say the same.
     pub(super) fn best_given(&self, accepted: &[String]) -> u32 {
+        if self.all_even {
+            return 0;
+        }
         let known = self.names.iter().zip(&self.given_permille);
         known
             .filter(|(name, _)| fit::model_accepted(name, accepted))
