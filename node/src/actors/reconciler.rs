@@ -313,7 +313,7 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
     node.consensus.read(|replica| {
         // Never an attempt of an older epoch under the lease of a newer one.
         let attempt = replica.attempt(token).filter(|attempt| attempt.epoch == epoch)?;
-        let spec = &replica.job(attempt.task.job)?.spec;
+        let spec = replica.job(attempt.task.job)?.spec.whole();
         let meeting = gang::meeting(replica, token);
         let env = task_env(&spec.env, task_of(node, attempt, &notes_base, meeting.as_ref()));
         let kill_budget_ms = u32::try_from(params.kill_budget_ms).unwrap_or(u32::MAX);
@@ -324,9 +324,9 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
             epoch: attempt.epoch,
             token,
             task: attempt.task,
-            argv: spec.argv.clone(),
+            argv: spec.argv,
             env,
-            workdir: spec.workdir.clone(),
+            workdir: spec.workdir,
             uid_gid: spec.uid_gid,
             devices: attempt.devices.clone(),
             time_limit_ms: spec.time_limit_ms,
