@@ -40,7 +40,8 @@ ask() {
     [ -z "$OUT" ] || indent <<<"$OUT"
 }
 
-quietly() { STATUS=0; OUT=$("$ROTA" "$@" 2>&1) || STATUS=$?; }
+# Nothing here takes long: what hangs must not hang the tour.
+quietly() { STATUS=0; OUT=$(timeout 45 "$ROTA" "$@" 2>&1) || STATUS=$?; }
 
 # Shows a command that must succeed.
 must() { ask "$@"; [ "$STATUS" = 0 ] || fail "\`rota $1\` ended with status $STATUS"; }
@@ -351,7 +352,7 @@ scene_share() {
     must logs "$three"; same 'card of the third' "$OUT" "$card"
     shown 'two halves on one UUID, a third waited for one to end'
 }
-wrote() { quietly logs "$1"; [ -n "$OUT" ]; }
+wrote() { quietly logs "$1"; [ "$STATUS" = 0 ] || fail "no output of job $1: $OUT"; [ -n "$OUT" ]; }
 both_wrote() { wrote "$1" && wrote "$2"; }
 
 scene_preempt() {
@@ -394,7 +395,7 @@ scene_promise() {
     wide=$JOB
     note 'a start is promised once a job has waited for five seconds'
     until_true "a promise to job $wide" 15 promised "$wide"
-    why "$wide" 'promise'
+    why "$wide" '^ *promise +no later than' 'parts +1 of 2'
     submit --name short --gpus 1 --gpu-model H100 --time 10s --grace 1s -- sleep 0.5
     short=$JOB
     submit --name long --gpus 1 --gpu-model H100 --time 10m -- sleep 0.5

@@ -84,6 +84,10 @@ pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers
                         }
                         continue;
                     }
+                    Err(error) if error.code == ErrorCode::NotFound && !has_begun(node, token) => {
+                        answers.send(false, Ok(ApiReply::Done)).await;
+                        return;
+                    }
                     Ok(false) => return,
                     Err(error) => {
                         answers.send(false, Err(error)).await;
@@ -146,6 +150,11 @@ async fn next_news(notes: &mut broadcast::Receiver<Arc<AppliedNote>>, job: JobId
 
 fn is_live(node: &Node, token: Token) -> bool {
     node.consensus.read(|state| state.attempt(token).is_some())
+}
+
+/// Its host has begun with it, so that there is output, if none but an empty one.
+fn has_begun(node: &Node, token: Token) -> bool {
+    node.consensus.read(|state| state.attempt(token).is_none_or(|attempt| attempt.started_ms.is_some()))
 }
 
 fn place(node: &Node, caller: &Caller, wanted: &Wanted, after: Option<Token>) -> Place {
