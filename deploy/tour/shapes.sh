@@ -16,7 +16,7 @@ HOSTS=3
 # ---------------------------------------------------------------------------------------------------------------------
 # Showing and checking
 
-JOB='' OUT='' STATUS=0 WORK='' SCENE='' SCENE_AT_MS=0
+JOB='' OUT='' STATUS=0 WORK='' CLUSTER='' SCENE='' SCENE_AT_MS=0
 AGENTS=() DONE=()
 
 now_ms() { local t=${EPOCHREALTIME/[.,]/}; echo $((t / 1000)); }
@@ -189,6 +189,8 @@ start_cluster() {
     echo "three peers under $WORK, with $("$ROTA" --version)"
     echo
     must init --data-dir n1 --name n1 --cluster-name tour --listen "127.0.0.1:${ports[1]}"
+    CLUSTER=$(sed -n 's/^founded cluster [^ ]* (\([0-9a-f]*\)).*/\1/p' <<<"$OUT")
+    [ -n "$CLUSTER" ] || fail 'init names no cluster'
     agent 1 "${ports[1]}" 4xH100:80GiB
     until_true 'an answer of n1' 20 answers
     for number in 2 3; do
@@ -209,14 +211,13 @@ all_up() { quietly hosts; [ "$(awk '$3 == "up"' <<<"$OUT" | wc -l)" = "$HOSTS" ]
 
 # Ends everything that carries the cluster's id, and removes the folder.
 finish() {
-    local status=$? id='' pid
+    local status=$? pid
     trap - EXIT INT TERM
     set +e
-    id=$("$ROTA" cluster status --stale 2>/dev/null | sed -n 's/^cluster .*(\(.*\))$/\1/p')
     for pid in "${AGENTS[@]}"; do kill -KILL "$pid" 2>/dev/null; done
     wait 2>/dev/null
-    if [ -n "$id" ]; then
-        for pid in $(grep -lzs "^ROTA_CLUSTER=$id\$" /proc/[0-9]*/environ | cut -d/ -f3); do
+    if [ -n "$CLUSTER" ]; then
+        for pid in $(grep -lzs "^ROTA_CLUSTER=$CLUSTER\$" /proc/[0-9]*/environ | cut -d/ -f3); do
             kill -KILL "$pid" 2>/dev/null
         done
         # Shims see their tasks gone, write that down, and go too.
@@ -493,7 +494,7 @@ scene_start() {
     submit --name rather --gpus 1 --prefer A100,H100 -- true
     rather=$JOB
     ends_with "$rather" 0
-    says_not "$(host_of "$rather" | grep -x n3 || echo 'ran on the full host')"
+    [ "$(host_of "$rather")" != n3 ] || fail "job $rather ran on the host that is full"
     note "the deadline has passed, the begin has come"
     ends_with "$late" 121; says 'deadline'
     ends_with "$begin" 0

@@ -18,7 +18,8 @@ fn every_scene_holds_on_three_live_peers() {
     let missing = ["bash", "python3"].into_iter().find(|program| !runs(program));
     if let Some(program) = missing {
         // Past the capture of the harness: it must be seen that nothing was checked.
-        std::fs::write("/dev/stderr", format!("SKIPPED: the tour of the shapes of work needs {program}\n")).ok();
+        std::fs::write("/dev/stderr", format!("SKIPPED: the tour of the shapes of work needs {program}\n"))
+            .ok();
         return;
     }
     let dir = tempfile::tempdir().unwrap();

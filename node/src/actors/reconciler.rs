@@ -20,7 +20,7 @@ use rota_protocol::ids::{HostId, JobId, RequestId, Token};
 use rota_protocol::job::{Actor as Author, AttemptEnd};
 use rota_protocol::report::AttemptReport;
 use rota_protocol::spool::{ExitRecord, LaunchOrder};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -199,8 +199,9 @@ async fn compare(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorP
         let Some(own) = lease.as_ref() else { return Ok(()) };
         reconcile(&desired, &state.local, &own.holder, applied, clock::boottime_ms())
     };
+    let live: BTreeSet<Token> = desired.iter().map(|attempt| attempt.token).collect();
     for action in actions {
-        carry_out(myself, state, action).await?;
+        carry_out(myself, state, action, &live).await?;
     }
     tell_gangs(myself, state, rosters).await
 }
@@ -237,16 +238,18 @@ async fn tell_gangs(
     Ok(())
 }
 
+/// `live` is what the log has on this host.
 async fn carry_out(
     myself: &ActorRef<Msg>,
     state: &mut State,
     action: Action,
+    live: &BTreeSet<Token>,
 ) -> Result<(), ActorProcessingErr> {
     match action {
         Action::Launch(token) => {
             let Some(order) = order(&state.node, token) else { return Ok(()) };
             let patience_ms = u64::from(order.kill_budget_ms);
-            match state.cards.gate(token, &order.devices, clock::boottime_ms(), patience_ms) {
+            match state.cards.gate(token, &order.devices, live, clock::boottime_ms(), patience_ms) {
                 Gate::Open => state.cards.taken(token, Some(order.devices.clone())),
                 // Looked at again with the next wake-up or tick.
                 Gate::Wait => return Ok(()),

@@ -1,9 +1,9 @@
 //! Which attempts still have processes on which of this host's devices, by the host's own knowledge. The log may have
 //! given a device away again (a lease that expired) while a process on it cannot be killed: before a device is used
-//! again, nothing may be left on it.
+//! again, nothing may be left on it but what shares it.
 
 use rota_protocol::{DeviceUuid, Token};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What may be done about a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,9 +43,20 @@ impl Cards {
     }
 
     /// Whether `token` may start on `devices` at `now_ms`; it waits at most `patience_ms` for what is in its way.
-    pub fn gate(&mut self, token: Token, devices: &[DeviceUuid], now_ms: u64, patience_ms: u64) -> Gate {
+    ///
+    /// `live` is what the log has on this host, `token` included: two of them on one device share it, since the log
+    /// never grants more of a device than there is. Only what the log has given up is in the way.
+    pub fn gate(
+        &mut self,
+        token: Token,
+        devices: &[DeviceUuid],
+        live: &BTreeSet<Token>,
+        now_ms: u64,
+        patience_ms: u64,
+    ) -> Gate {
         let in_the_way = self.under.iter().find(|(other, under)| {
-            **other != token
+            !live.contains(other)
+                && **other != token
                 && !devices.is_empty()
                 && under.as_ref().is_none_or(|under| under.iter().any(|device| devices.contains(device)))
         });
@@ -71,25 +82,42 @@ mod tests {
         vec![DeviceUuid(name.into())]
     }
 
+    /// What the log has here.
+    fn live(tokens: &[u64]) -> BTreeSet<Token> {
+        tokens.iter().map(|token| Token(*token)).collect()
+    }
+
     #[test]
     fn a_device_is_used_again_only_when_nothing_is_left_on_it() {
         let mut cards = Cards::default();
         cards.taken(Token(1), Some(card("a")));
-        assert_eq!(cards.gate(Token(2), &card("b"), 0, 100), Gate::Open);
-        assert_eq!(cards.gate(Token(2), &card("a"), 0, 100), Gate::Wait);
-        assert_eq!(cards.gate(Token(2), &card("a"), 99, 100), Gate::Wait);
-        assert!(matches!(cards.gate(Token(2), &card("a"), 100, 100), Gate::Refuse(_)));
+        assert_eq!(cards.gate(Token(2), &card("b"), &live(&[2]), 0, 100), Gate::Open);
+        assert_eq!(cards.gate(Token(2), &card("a"), &live(&[2]), 0, 100), Gate::Wait);
+        assert_eq!(cards.gate(Token(2), &card("a"), &live(&[2]), 99, 100), Gate::Wait);
+        assert!(matches!(cards.gate(Token(2), &card("a"), &live(&[2]), 100, 100), Gate::Refuse(_)));
         cards.left(Token(1));
-        assert_eq!(cards.gate(Token(2), &card("a"), 101, 100), Gate::Open);
+        assert_eq!(cards.gate(Token(2), &card("a"), &live(&[2]), 101, 100), Gate::Open);
     }
 
     #[test]
     fn an_attempt_of_unknown_devices_is_in_the_way_of_every_device_but_not_of_none() {
         let mut cards = Cards::default();
         cards.taken(Token(1), None);
-        assert_eq!(cards.gate(Token(2), &card("a"), 0, 100), Gate::Wait);
-        assert_eq!(cards.gate(Token(3), &[], 0, 100), Gate::Open);
+        assert_eq!(cards.gate(Token(2), &card("a"), &live(&[2]), 0, 100), Gate::Wait);
+        assert_eq!(cards.gate(Token(3), &[], &live(&[3]), 0, 100), Gate::Open);
         // Itself is not in its own way.
-        assert_eq!(cards.gate(Token(1), &card("a"), 0, 100), Gate::Open);
+        assert_eq!(cards.gate(Token(1), &card("a"), &live(&[]), 0, 100), Gate::Open);
+    }
+
+    #[test]
+    fn shares_of_one_device_start_beside_each_other_and_not_beside_what_the_log_gave_up() {
+        let mut cards = Cards::default();
+        cards.taken(Token(1), Some(card("a")));
+        assert_eq!(cards.gate(Token(2), &card("a"), &live(&[1, 2]), 0, 100), Gate::Open);
+        cards.taken(Token(2), Some(card("a")));
+        // The first one is lost to the log, and its processes are still there.
+        assert_eq!(cards.gate(Token(3), &card("a"), &live(&[2, 3]), 0, 100), Gate::Wait);
+        cards.left(Token(1));
+        assert_eq!(cards.gate(Token(3), &card("a"), &live(&[2, 3]), 1, 100), Gate::Open);
     }
 }
