@@ -3,7 +3,7 @@
 # every command that is typed. Each scene asserts what it shows; the first thing that is not as it should be ends the
 # tour with status 1. Everything it started and wrote is gone afterwards.
 #
-#   deploy/tour/shapes.sh              all scenes, about two minutes
+#   deploy/tour/shapes.sh              all scenes, about a minute
 #   deploy/tour/shapes.sh gang array   only these
 #
 # Needs the program `rota` ($ROTA, else the one built last under target/, else that of PATH), and python3 for the part
@@ -279,7 +279,7 @@ PY
     ends_with "$gang" 0
     must logs "${gang}_0"; says 'RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=[0-9]+ cards=4'; says 'heard: rank 1'
     must logs "${gang}_1"; says 'RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=[0-9]+ cards=4'; says 'heard: welcome, all 2'
-    must show "$gang"; says 'n1 '; says 'n2 '
+    must show "$gang"; says '^where +n1,n2'
     shown 'two hosts, all or nothing, met at MASTER_ADDR:MASTER_PORT'
 }
 
@@ -449,6 +449,8 @@ scene_queues() {
     until_true 'six cards back' 20 held_by tour/vision 6
     sleep 1.5
     must queues
+    says '^tour/text .*% +6 +6 '
+    says '^tour/vision .*% +4 +6 '
     held_by tour/vision 6 || fail 'vision should get back six cards and no more'
     held_by tour/text 6 || fail 'text should keep six cards'
     why "$text" 'gpus?|room|tasks'

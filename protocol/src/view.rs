@@ -204,8 +204,8 @@ pub struct QueueRow {
     pub spec: QueueSpec,
     /// Held now.
     pub held: Amounts,
-    /// Jobs of which nothing runs and something waits.
-    pub jobs_waiting: u64,
+    /// Tasks that wait, for whatever.
+    pub tasks_waiting: u64,
     /// Jobs that are not over.
     pub jobs_open: u64,
     /// Live attempts.

@@ -142,7 +142,7 @@ fn queue_table(rows: &[QueueRow]) -> Table {
             or_dash(rules::ceiling_text(&row.spec.ceiling)),
             or_dash(rules::amounts_text(&row.held)),
             format!("{}.{}%", row.share_permille / 10, row.share_permille % 10),
-            row.jobs_waiting.to_string(),
+            row.tasks_waiting.to_string(),
             row.tasks_running.to_string(),
             format!("{}.{}", used_tenths / 10, used_tenths % 10),
             rules_text(&row.spec),

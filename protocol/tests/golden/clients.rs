@@ -119,7 +119,7 @@ fn queue_row() -> QueueRow {
     QueueRow {
         spec: queue_spec(),
         held: amounts(40),
-        jobs_waiting: 1,
+        tasks_waiting: 1,
         jobs_open: 2,
         tasks_running: 3,
         used_gpu_ms: 4,

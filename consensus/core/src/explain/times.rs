@@ -110,10 +110,11 @@ pub(super) fn victims(state: &State, job: &Job) -> u32 {
     u32::try_from(ending.count()).unwrap_or(u32::MAX)
 }
 
-/// From submission to the first start, to the end, or to now, in ms.
+/// From submission to the first start, to the end, or to now, and what it waited again since, in ms.
 pub(super) fn waited_ms(job: &Job, now_ms: u64) -> u64 {
     let until_ms = job.started_ms.or(job.ended_ms).unwrap_or(now_ms);
-    until_ms.saturating_sub(job.submitted_ms)
+    let causes: u64 = waits(job, now_ms).iter().filter(|row| row.cause != "runs").map(|row| row.ms).sum();
+    causes.max(until_ms.saturating_sub(job.submitted_ms))
 }
 
 /// How long each cause kept it waiting, the longest first. Time before its begin time is told from time for room.

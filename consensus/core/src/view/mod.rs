@@ -19,7 +19,7 @@ use rota_protocol::job::{Actor, JobSpec, JobState, Role};
 use rota_protocol::limits::LIST_ROWS_MAX;
 use rota_protocol::view::{AttemptRow, JobRow, JobView};
 use rota_protocol::{DeviceUuid, HostId, JobId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Names of hosts shown in a row before it says how many more.
 const PLACES_SHOWN: usize = 3;
@@ -183,11 +183,11 @@ fn row(state: &State, job: &Job, reasons: &mut Reasons) -> JobRow {
 
 /// Hosts of live attempts: a few names, then how many more.
 fn places(state: &State, id: JobId) -> String {
-    let mut counted: BTreeMap<HostId, ()> = BTreeMap::new();
-    for attempt in state.attempts_of(id) {
-        counted.insert(attempt.host, ());
-    }
-    let names: Vec<String> = counted.keys().take(PLACES_SHOWN).map(|id| host_name(state, *id)).collect();
+    host_names(state, state.attempts_of(id).map(|attempt| attempt.host).collect())
+}
+
+fn host_names(state: &State, counted: BTreeSet<HostId>) -> String {
+    let names: Vec<String> = counted.iter().take(PLACES_SHOWN).map(|id| host_name(state, *id)).collect();
     match counted.len().saturating_sub(PLACES_SHOWN) {
         0 => names.join(","),
         more => format!("{},+{more}", names.join(",")),
@@ -195,7 +195,11 @@ fn places(state: &State, id: JobId) -> String {
 }
 
 fn last_place(state: &State, job: &Job) -> String {
-    job.ended.back().map_or_else(String::new, |a| host_name(state, a.host))
+    let Some(last) = job.ended.back() else { return String::new() };
+    // The parts of a gang were granted together.
+    let entry = last.token.log_index();
+    let part = |other: &&EndedAttempt| job.spec.gang.is_some() && other.token.log_index() == entry;
+    host_names(state, job.ended.iter().filter(part).map(|a| a.host).chain([last.host]).collect())
 }
 
 fn host_name(state: &State, id: HostId) -> String {

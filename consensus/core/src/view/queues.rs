@@ -3,7 +3,7 @@
 use crate::state::State;
 use crate::state::queue::Queue;
 use rota_protocol::QueueId;
-use rota_protocol::job::{Actor, JobState, Role};
+use rota_protocol::job::{Actor, Role};
 use rota_protocol::queue::Amounts;
 use rota_protocol::reservation::{ReservationSpec, ReservedFor};
 use rota_protocol::view::{HostState, QueueRow, ReservationRow};
@@ -25,7 +25,7 @@ pub fn queues(state: &State, viewer: &Actor, now_ms: u64) -> Vec<QueueRow> {
             QueueRow {
                 spec: queue.spec.clone(),
                 held: queue.held,
-                jobs_waiting: counted.waiting,
+                tasks_waiting: counted.waiting,
                 jobs_open: counted.open,
                 tasks_running: counted.running,
                 used_gpu_ms: used.gpu_ms,
@@ -66,13 +66,13 @@ struct Counts {
     running: u64,
 }
 
-/// Jobs and attempts of each queue, those below it included.
+/// Jobs, waiting tasks and attempts of each queue, those below it included.
 fn counts(state: &State) -> BTreeMap<QueueId, Counts> {
     let mut own: BTreeMap<QueueId, Counts> = BTreeMap::new();
     for job in state.jobs().filter(|job| !job.state.is_terminal()) {
         let counted = own.entry(job.queue).or_default();
         counted.open += 1;
-        counted.waiting += u64::from(job.state == JobState::Pending);
+        counted.waiting += u64::from(job.pending.len()) + u64::from(job.blocked.len());
     }
     for attempt in state.attempts() {
         own.entry(attempt.queue).or_default().running += 1;

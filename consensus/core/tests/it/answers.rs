@@ -8,7 +8,7 @@ use rota_core::explain::{feasible, why, why_with};
 use rota_core::placement::{PlanConfig, Planner, View};
 use rota_core::view;
 use rota_protocol::command::{Command, Outcome};
-use rota_protocol::job::{JobSpec, JobState};
+use rota_protocol::job::{AttemptEnd, JobSpec, JobState};
 use rota_protocol::queue::QueueSpec;
 use rota_protocol::reservation::{ReservationSpec, ReservedFor};
 use rota_protocol::why::{StartBasis, WhyView};
@@ -347,6 +347,21 @@ fn waits_are_summed_by_cause() {
     let over = [("runs", 60), ("begin", 15), ("dependency", 10), ("room", 10), ("hold", 5)];
     assert_eq!(sorted(waits(&lab)), sorted(text(&over)));
     assert_eq!(answer(&lab, job).waited_ms, 40_000);
+}
+
+/// What was put out and waits again has waited for both.
+#[test]
+fn who_waits_again_has_waited_longer() {
+    let mut lab = Lab::with(&["a gpus=1xA100:80GiB"]);
+    let job = lab.submit("gpus=1");
+    lab.now_ms += 2_000;
+    lab.round();
+    let token = lab.token(job);
+    lab.start(token);
+    lab.now_ms += 60_000;
+    lab.end(token, AttemptEnd::Vanished { reason: "the host shut down".into() });
+    lab.now_ms += 7_000;
+    assert_eq!(answer(&lab, job).waited_ms, 9_000);
 }
 
 /// The start that is said for an account at its ceiling is when its own work is over by its limits.

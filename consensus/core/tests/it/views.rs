@@ -33,15 +33,15 @@ fn a_queue_shows_what_is_held_and_waits_in_it_and_below() {
     queue(&mut lab, QueueSpec { weight: 3, ..QueueSpec::open("t/vision") });
     lab.submit("gpus=1 cpus=1 queue=t");
     lab.submit("gpus=2 cpus=1 queue=t/vision");
-    lab.submit("gpus=4 cpus=1 queue=t/vision");
+    lab.submit("gpus=4 cpus=1 queue=t/vision array=0-2");
     lab.round();
     let all = rows(&lab, &operator());
     let [top, leaf] = all.as_slice() else { panic!("{all:?}") };
     assert_eq!((top.spec.name.as_str(), leaf.spec.name.as_str(), leaf.spec.weight), ("t", "t/vision", 3));
     assert_eq!((top.held.gpu_milli, top.held.cpus_milli), (3_000, 2_000));
     assert_eq!((leaf.held.gpu_milli, leaf.held.vram_mib), (2_000, 160 << 10));
-    assert_eq!((top.jobs_open, top.jobs_waiting, top.tasks_running), (3, 1, 2));
-    assert_eq!((leaf.jobs_open, leaf.jobs_waiting, leaf.tasks_running), (2, 1, 1));
+    assert_eq!((top.jobs_open, top.tasks_waiting, top.tasks_running), (3, 3, 2));
+    assert_eq!((leaf.jobs_open, leaf.tasks_waiting, leaf.tasks_running), (2, 3, 1));
     // 3 of 4 cards are more of the cluster than 2 of 32 cores.
     assert_eq!((top.share_permille, leaf.share_permille), (750, 500));
     lab.now_ms += 3_600_000;
