@@ -48,8 +48,12 @@ must() { ask "$@"; [ "$STATUS" = 0 ] || fail "\`rota $1\` ended with status $STA
 
 fail() {
     printf '\nNOT AS IT SHOULD BE (scene %s): %s\n\n' "${SCENE:-start}" "$1"
-    [ -z "${ROTA_SOCKET:-}" ] || { "$ROTA" queue --all 2>&1 | tail -n 25 | indent; } || true
-    local log
+    local log job
+    if [ -n "$CLUSTER" ]; then
+        { "$ROTA" queue --all 2>&1 | tail -n 25 | indent; } || true
+        job=$("$ROTA" queue --all --state F 2>/dev/null | awk '$1 ~ /^[0-9]+$/ { print $1; exit }')
+        [ -z "$job" ] || { printf '\nthe first that failed:\n'; "$ROTA" show "$job"; "$ROTA" logs --stderr "$job"; } 2>&1 | indent
+    fi
     for log in "$WORK"/n*/agent.log; do
         [ ! -s "$log" ] || { echo "last lines of $log:"; tail -n 5 "$log" | cut -c1-300 | indent; }
     done
@@ -71,7 +75,10 @@ until_state() {
     local job=$1 wanted=$2 limit=${3:-20} state='' until_ms
     until_ms=$(($(now_ms) + limit * 1000))
     while state=$(state_of "$job"); ! [[ $state =~ ^($wanted)$ ]]; do
-        [ "$(now_ms)" -lt "$until_ms" ] || fail "job $job should be $wanted within $limit s, it is ${state:-unknown}"
+        if [ "$(now_ms)" -ge "$until_ms" ]; then
+            quietly show "$job"
+            fail "job $job should be $wanted within $limit s, and is not:"$'\n\n'"$OUT"
+        fi
         sleep 0.1
     done
 }
