@@ -34,18 +34,36 @@ impl World {
             let what = format!("attempt {token} on host {host} is told rank {}: {seats:?}", meeting.rank);
             self.oracle.broken(now, Law::I7, what);
         }
+        self.ports_are_told(job, meeting);
         if spec.is_elastic() {
             return;
         }
-        let has_ports = self.log.head.attempts_of(job).any(|part| part.port.is_some());
-        if seats.len() != spec.max as usize || (has_ports && meeting.port.is_none()) {
-            let what = format!("a part of gang {job} is told {} parts at {:?}", seats.len(), meeting.port);
+        if seats.len() != spec.max as usize {
+            let what = format!("a part of gang {job} is told of {} parts", seats.len());
             self.oracle.broken(now, Law::I7, what);
         }
         let told = self.oracle.gangs.told.entry((job, token.log_index())).or_insert_with(|| seats.clone());
         if *told != seats {
             let what = format!("parts of gang {job} are told {told:?} and {seats:?}");
             self.oracle.broken(now, Law::I7, what);
+        }
+    }
+
+    /// Whoever is told of the part that holds the ports is told to meet there. A part of an elastic gang that comes late
+    /// to its launch may not know of it: it is told of those it started with, and one that came later took over.
+    fn ports_are_told(&mut self, job: JobId, meeting: &Meeting) {
+        let Some(holder) = self.log.head.attempts_of(job).find(|part| part.port.is_some()) else { return };
+        let (token, port) = (holder.token, holder.port);
+        let rigid =
+            self.log.head.job(job).and_then(|job| job.spec.gang).is_some_and(|gang| !gang.is_elastic());
+        let knows = meeting.seats.iter().any(|seat| seat.token == token);
+        let first = meeting.seats.first().map(|seat| seat.token);
+        if (knows || rigid) && (first != Some(token) || meeting.port != port) {
+            let what = format!(
+                "a part of gang {job} is told to meet {first:?} at {:?}, ports {port:?} are held by {token}",
+                meeting.port
+            );
+            self.oracle.broken(self.now, Law::I7, what);
         }
     }
 

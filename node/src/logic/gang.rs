@@ -1,10 +1,11 @@
 //! Who meets whom: the parts of a gang in the order of their ranks, and where they meet. One pure function of the
 //! replicated state, so that all hosts of a gang tell their parts the same.
 //!
-//! The parts that started together are those whose grants stand in one log entry. Rank 0 is the part that holds the
-//! gang's ports (the first of its `Start`), the others follow by their index; so the order is the same after a restart.
-//! A part that joins an elastic gang later is told the parts that were there when it joined, itself included; their
-//! present list is in the gang's file (`roster`), which the agent keeps up to date.
+//! The parts that started together are those whose grants stand in one log entry. They are ranked by their index, so
+//! that the order is the same after a restart; the first of them got the gang's ports. A part that joins an elastic
+//! gang later is told the parts that were there when it joined, itself included: first whichever holds the ports now,
+//! then the others by their index. Their present list, in that order too, is in the gang's file (`roster`), which the
+//! agent keeps up to date.
 
 use rota_core::state::attempt::PORTS_OF_A_GANG;
 use rota_core::{Attempt, Job, State};
@@ -57,7 +58,7 @@ pub fn meeting(state: &State, token: Token) -> Option<Meeting> {
     } else {
         started_together(state, job, entry)
     };
-    let (seats, port) = in_order(state, seats);
+    let (seats, port) = if joins { holder_first(state, seats) } else { by_index(state, seats) };
     let rank = seats.iter().position(|seat| seat.token == token)?;
     Some(Meeting { seats, rank, port })
 }
@@ -77,12 +78,24 @@ fn seat(state: &State, index: u32, token: Token, host: HostId) -> Seat {
     Seat { index, token, host, name, addr }
 }
 
-/// The first part of a `Start` has its lowest token, so that it is known even after it is over.
-fn in_order(state: &State, mut seats: Vec<Seat>) -> (Vec<Seat>, Option<u16>) {
-    let first = seats.iter().map(|seat| seat.token).min();
-    seats.sort_by_key(|seat| (Some(seat.token) != first, seat.index));
-    let port = first.and_then(|token| state.attempt(token)?.port);
+/// Parts that started together. State gives the ports to the one of lowest index, wherever its grant stands in the
+/// entry; it keeps its rank when it is over, and nobody takes its ports in its name.
+fn by_index(state: &State, mut seats: Vec<Seat>) -> (Vec<Seat>, Option<u16>) {
+    seats.sort_by_key(|seat| seat.index);
+    let port = seats.first().and_then(|first| port_of(state, first));
     (seats, port)
+}
+
+/// Parts that came at different times. A holder that is gone is replaced by one that came later, which may have any
+/// index; until then there are no ports.
+fn holder_first(state: &State, mut seats: Vec<Seat>) -> (Vec<Seat>, Option<u16>) {
+    seats.sort_by_key(|seat| (port_of(state, seat).is_none(), seat.index));
+    let port = seats.first().and_then(|first| port_of(state, first));
+    (seats, port)
+}
+
+fn port_of(state: &State, seat: &Seat) -> Option<u16> {
+    state.attempt(seat.token)?.port
 }
 
 /// The gang's file: its present parts, lines of `name=value`. None for a job that is no gang.
@@ -91,7 +104,7 @@ pub fn roster(state: &State, job: JobId) -> Option<String> {
     let spec = state.job(job)?.spec.gang?;
     let here = state.attempts_of(job).filter(|part| part.state != AttemptState::Ending);
     let seats = here.map(|part| seat(state, part.task.index, part.token, part.host)).collect();
-    let (seats, port) = in_order(state, seats);
+    let (seats, port) = holder_first(state, seats);
     let indices: Vec<String> = seats.iter().map(|seat| seat.index.to_string()).collect();
     let mut text = format!("size={}\nmin={}\nmax={}\n", seats.len(), spec.min, spec.max);
     // Writing to a string cannot fail.

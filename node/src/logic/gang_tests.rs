@@ -151,9 +151,29 @@ fn rank_0_is_where_the_ports_are_whatever_the_order_of_the_grants() {
     let job = lab.submit(2, 2);
     let tokens = lab.start(job, &[(1, 2), (0, 1)]);
     let of = |index| *tokens.iter().find(|t| lab.0.attempt(**t).unwrap().task.index == index).unwrap();
-    assert_eq!(lab.env(of(1))["RANK"], "0");
-    assert_eq!(lab.env(of(0))["RANK"], "1");
-    assert_eq!(lab.env(of(0))["MASTER_ADDR"], "10.0.0.2");
+    assert_eq!(lab.env(of(1))["RANK"], "1");
+    assert_eq!(lab.env(of(0))["RANK"], "0");
+    for index in 0..2 {
+        assert_eq!(lab.env(of(index))["MASTER_ADDR"], "10.0.0.1");
+        assert_eq!(lab.env(of(index))["MASTER_PORT"], "24000");
+    }
+}
+
+#[test]
+fn who_takes_over_the_ports_is_the_first_for_all_that_join_after() {
+    let mut lab = hosts(3);
+    let job = lab.submit(1, 3);
+    let tokens = lab.start(job, &[(0, 1), (1, 2)]);
+    lab.ends(tokens[0], AttemptEnd::Vanished { reason: "x".into() });
+    let late = meeting(&lab.0, tokens[1]).unwrap();
+    assert_eq!((late.seats.len(), late.rank, late.port), (2, 1, None), "its rank 0 is gone");
+
+    let heir = lab.start(job, &[(2, 3)])[0];
+    let joined = lab.start(job, &[(0, 1)])[0];
+    assert_eq!((lab.env(heir)["RANK"].as_str(), lab.env(joined)["RANK"].as_str()), ("0", "1"));
+    assert_eq!(lab.env(joined)["MASTER_ADDR"], "10.0.0.3");
+    let roster = roster(&lab.0, job).unwrap();
+    assert!(roster.contains("\nindices=2,0,1\n") && roster.contains("\nmaster_addr=10.0.0.3\n"), "{roster}");
 }
 
 #[test]

@@ -69,8 +69,8 @@ pub struct Attempt {
     pub in_gang: bool,
     /// Not ended to make room before this log time: its job was evicted often enough.
     pub spared_until_ms: u64,
-    /// The first of [`PORTS_OF_A_GANG`] ports on this host at which its gang meets; only the part of lowest rank of
-    /// those that started first has them.
+    /// The first of [`PORTS_OF_A_GANG`] ports on this host at which its gang meets; only one part has them: the one of
+    /// lowest index of those that started first, or of the first that came when that one was gone.
     pub port: Option<u16>,
 }
 
