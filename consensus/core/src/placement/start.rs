@@ -57,6 +57,8 @@ impl Round<'_> {
                 self.begun_at_last(job);
                 return Tried::OverCeiling;
             }
+            // It has begun: what it was promised is not kept for it a second time.
+            self.guards.unbind(job.id);
             left.next();
             let task = job.task(ordinal);
             let (host, epoch) = (self.ground.sites[at].id(), self.ground.sites[at].row.host.epoch);
@@ -70,11 +72,9 @@ impl Round<'_> {
             self.emit(one, count);
             *self.begun.entry(job.id).or_default() += 1;
             if !alone && left.peek().is_some() {
-                self.guards.unbind(job.id);
                 return Tried::Partly;
             }
         }
-        self.guards.unbind(job.id);
         Tried::Started
     }
 

@@ -229,3 +229,20 @@ fn a_held_host_takes_what_does_not_compete() {
     lab.end(token, exit(0));
     assert_eq!(placed(&lab)[0].0, wide.0);
 }
+
+/// A job of which a part has begun is not kept its promised room beside what that part got.
+#[test]
+fn a_promise_is_kept_once_though_more_of_the_job_waits() {
+    let mut lab = Lab::with(&["h1 gpus=1xA100:80GiB"]);
+    let first = lab.submit("gpus=1 limit=60");
+    lab.round();
+    let array = lab.submit("gpus=1 array=0-1 limit=60");
+    lab.now_ms += 10_000;
+    lab.round();
+    assert!(lab.state.job(array).expect("known").promise.is_some());
+    lab.now_ms += 1_000;
+    let token = lab.token(first);
+    lab.end(token, exit(0));
+    // The first task takes the promised card, the second finds none; the round's own checks look on.
+    assert_eq!(placed(&lab), on(&[(array.0, "h1")]));
+}
