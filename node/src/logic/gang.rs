@@ -65,10 +65,15 @@ pub fn meeting(state: &State, token: Token) -> Option<Meeting> {
 
 /// Those that are over by now count: a host that comes to its launch later must not tell another size.
 fn started_together(state: &State, job: &Job, entry: u64) -> Vec<Seat> {
-    let live = state.attempts_of(job.id).map(|part| (part.task.index, part.token, part.host));
-    let ended = job.ended.iter().map(|part| (part.index, part.token, part.host));
-    let all = live.chain(ended).filter(|(_, token, _)| token.log_index() == entry);
-    all.map(|(index, token, host)| seat(state, index, token, host)).collect()
+    let live = state.attempts_of(job.id).map(|part| (part.token, part.task.index, part.host));
+    let ended = job.ended.iter().map(|part| (part.token, part.index, part.host));
+    // One entry may hold two starts, with the end of the first between them: the newest grant of an index counts.
+    let mut newest: BTreeMap<u32, (Token, HostId)> = BTreeMap::new();
+    for (token, index, host) in live.chain(ended).filter(|(token, ..)| token.log_index() == entry) {
+        let known = newest.entry(index).or_insert((token, host));
+        *known = (token, host).max(*known);
+    }
+    newest.into_iter().map(|(index, (token, host))| seat(state, index, token, host)).collect()
 }
 
 fn seat(state: &State, index: u32, token: Token, host: HostId) -> Seat {

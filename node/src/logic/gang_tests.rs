@@ -45,11 +45,27 @@ impl Lab {
     }
 
     fn does(&mut self, command: Command) -> Outcome {
-        let proposal = Proposal { request: RequestId::NONE, actor: Actor::system(), command };
+        self.does_all(vec![command]).remove(0)
+    }
+
+    /// In one entry.
+    fn does_all(&mut self, commands: Vec<Command>) -> Vec<Outcome> {
+        let of = |command| Proposal { request: RequestId::NONE, actor: Actor::system(), command };
         let at_ms = 1_790_000_000_000 + self.0.applied_index();
-        let entry = Entry { format: LOG_FORMAT, at_ms, proposals: vec![proposal] };
+        let entry = Entry { format: LOG_FORMAT, at_ms, proposals: commands.into_iter().map(of).collect() };
         let index = self.0.applied_index() + 1;
-        self.0.apply(index, &entry).outcomes.remove(0)
+        self.0.apply(index, &entry).outcomes
+    }
+
+    fn plan(&self, job: JobId, parts: &[(u32, u64)]) -> Command {
+        let part = |(index, host): &(u32, u64)| Part {
+            index: *index,
+            host: HostId(*host),
+            epoch: self.0.host(HostId(*host)).map_or(LeaseEpoch(0), |host| host.epoch),
+            devices: Vec::new(),
+        };
+        let one = Move::Start { job, choice: 0, parts: parts.iter().map(part).collect() };
+        Command::CommitPlan { plan: Plan { seen_index: self.0.applied_index(), moves: vec![one] } }
     }
 
     fn submit(&mut self, min: u32, max: u32) -> JobId {
@@ -67,15 +83,8 @@ impl Lab {
 
     /// Starts parts (index, host) in one entry; gives their tokens in the order of their indices.
     fn start(&mut self, job: JobId, parts: &[(u32, u64)]) -> Vec<Token> {
-        let part = |(index, host): &(u32, u64)| Part {
-            index: *index,
-            host: HostId(*host),
-            epoch: self.0.host(HostId(*host)).map_or(LeaseEpoch(0), |host| host.epoch),
-            devices: Vec::new(),
-        };
-        let one = Move::Start { job, choice: 0, parts: parts.iter().map(part).collect() };
-        let plan = Plan { seen_index: self.0.applied_index(), moves: vec![one] };
-        assert_eq!(self.does(Command::CommitPlan { plan }), Outcome::Planned { refused: vec![] });
+        let plan = self.plan(job, parts);
+        assert_eq!(self.does(plan), Outcome::Planned { refused: vec![] });
         let index = self.0.applied_index();
         self.0.attempts_of(job).map(|a| a.token).filter(|token| token.log_index() == index).collect()
     }
@@ -195,6 +204,25 @@ fn a_host_that_launches_late_tells_the_size_that_the_others_told() {
     assert_eq!(env["ROTA_GANG_HOSTS"], "10.0.0.1,10.0.0.1,10.0.0.3");
     assert_eq!(env["MASTER_PORT"], "24000");
     assert_eq!(lab.env(tokens[0])["WORLD_SIZE"], "3", "and nothing changes for those");
+}
+
+/// The host of the first start registers anew, and another plan starts the gang elsewhere: all in one entry.
+#[test]
+fn of_two_starts_in_one_entry_the_second_counts() {
+    let mut lab = hosts(2);
+    let job = lab.submit(2, 2);
+    let host = lab.0.host(HostId(2)).unwrap();
+    let registration =
+        HostRegistration { boot: BootId(99), addr: host.addr.clone(), facts: HostFacts::clone(&host.facts) };
+    let plans = [lab.plan(job, &[(0, 2), (1, 2)]), lab.plan(job, &[(0, 1), (1, 1)])];
+    let [first, second] = plans;
+    let anew = Command::RegisterHost { host: HostId(2), registration };
+    let outcomes = lab.does_all(vec![first, anew, second]);
+    assert_eq!((&outcomes[0], &outcomes[2]), (&Outcome::Planned { refused: vec![] }, &outcomes[0]));
+    let tokens: Vec<Token> = lab.0.attempts_of(job).map(|a| a.token).collect();
+    let told = meeting(&lab.0, tokens[1]).unwrap();
+    let seats: Vec<_> = told.seats.iter().map(|seat| (seat.index, seat.host.0)).collect();
+    assert_eq!((seats, told.rank, told.port), (vec![(0, 1), (1, 1)], 1, Some(24_000)));
 }
 
 #[test]

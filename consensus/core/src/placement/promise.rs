@@ -160,6 +160,11 @@ impl Guards {
         self.list.iter().rposition(|guard| guard.job.id == job && !guard.later.is_empty())
     }
 
+    /// A promise of the job binds the round.
+    pub(super) fn binds(&self, job: JobId) -> bool {
+        self.bound(job).is_some()
+    }
+
     /// The promise of a job binds no more.
     pub(super) fn unbind(&mut self, job: JobId) {
         let Some(guard) = self.bound(job) else {
