@@ -9,6 +9,7 @@
 
 pub mod api;
 pub mod ask;
+pub mod attempt;
 pub mod bytes;
 pub mod codec;
 pub mod command;

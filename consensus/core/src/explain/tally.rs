@@ -141,12 +141,12 @@ fn add(tally: &mut Tally, job: &Job, host: &Host, verdict: &Verdict, look: &Look
             let detail = format!("{} has room, but all its ports for gangs to meet at are in use", host.name);
             tally.add(host, "ports", 0, detail);
         }
-        Verdict::Fits => fits(tally, job, host, look),
+        Verdict::Fits => fitting(tally, job, host, look),
     }
 }
 
 /// A task fits; yet it is not only the host that decides.
-fn fits(tally: &mut Tally, job: &Job, host: &Host, look: &Look) {
+fn fitting(tally: &mut Tally, job: &Job, host: &Host, look: &Look) {
     if job.parallel_room() == 0 {
         let detail = "fits, but the job's own cap on parallel tasks is reached".into();
         tally.add(host, "parallel_cap", 0, detail);

@@ -117,7 +117,8 @@ impl Guards {
         for at in later.keys() {
             self.by_site.entry(*at).or_default().push(guard);
         }
-        let earlier = |other: &usize| self.list[*other].at_ms <= at_ms;
+        // What a promise has lost to others is theirs now: its slots are in use already.
+        let earlier = |other: &usize| self.list[*other].at_ms <= at_ms && !self.list[*other].outranked;
         let beside = later.keys().filter_map(|at| self.by_site.get(at)).flatten().copied();
         let counts: BTreeSet<usize> = beside.filter(|other| *other != guard && earlier(other)).collect();
         let slots = slots.to_vec();
@@ -310,7 +311,9 @@ impl Guards {
         // Whoever was promised room here before has come by then.
         for guard in self.by_site.get(&at).into_iter().flatten() {
             let other = &self.list[*guard];
-            let Some(ask) = other.job.spec.ask_at(other.choice).filter(|_| other.at_ms <= at_ms) else {
+            let Some(ask) =
+                other.job.spec.ask_at(other.choice).filter(|_| other.at_ms <= at_ms && !other.outranked)
+            else {
                 continue;
             };
             let want = Want { ask, tenant: &other.job.tenant };

@@ -1,5 +1,5 @@
 //! How fast entries are applied: 100,000 submissions and as many grants, in entries of 1,000. No law, a measure:
-//! `cargo test --release -p rota-core --test speed -- --ignored --nocapture`.
+//! `cargo run --release -p rota-core --example apply_speed`.
 
 // The core has no clock; whoever measures it needs one.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
@@ -63,9 +63,7 @@ fn apply(state: &mut State, entries: &[Entry], good: impl Fn(&Outcome) -> bool) 
     start.elapsed().as_secs_f64() * 1e6 / f64::from(JOBS)
 }
 
-#[test]
-#[ignore = "a measure, not a law"]
-fn submissions_and_grants() {
+fn main() {
     let user = Actor { tenant: "vision".into(), user: "alice".into(), role: Role::Submitter };
     let submit = |n: u32| (u128::from(n) + 1, Command::Submit { spec: spec() });
     let submits: Vec<Entry> =

@@ -1,0 +1,155 @@
+//! Attempts: where a live one stands, why it is to end, and how it may have ended.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Where a live attempt stands: Granted -> Running -> Ending, any of them -> ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum AttemptState {
+    /// Holds its devices; the host has not reported a process yet.
+    Granted,
+    /// The host reported its process.
+    Running,
+    /// To be ended; holds its devices until the host proves it gone.
+    Ending,
+}
+
+/// Why a live attempt is being ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum EndReason {
+    /// The user or an operator cancelled it.
+    Cancel,
+    /// Something more urgent needs its devices.
+    Preempt,
+    /// Another part of its gang is gone.
+    Gang,
+    /// Its host is being drained.
+    Drain,
+    /// It is to run elsewhere, so that something wide finds room.
+    Move,
+    /// A queue takes back what it was promised.
+    Reclaim,
+    /// Its queue's ceiling was lowered.
+    Ceiling,
+}
+
+impl EndReason {
+    /// The end of an attempt that was ended for this reason.
+    #[must_use]
+    pub fn end(self) -> AttemptEnd {
+        match self {
+            Self::Cancel => AttemptEnd::Cancelled,
+            Self::Gang => AttemptEnd::GangBroken,
+            Self::Preempt | Self::Drain | Self::Move | Self::Reclaim | Self::Ceiling => AttemptEnd::Preempted,
+        }
+    }
+
+    /// The task is to run again: its end is no one's fault.
+    #[must_use]
+    pub fn is_eviction(self) -> bool {
+        !matches!(self, Self::Cancel | Self::Gang)
+    }
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cancel => "cancel",
+            Self::Preempt => "preempt",
+            Self::Gang => "gang",
+            Self::Drain => "drain",
+            Self::Move => "move",
+            Self::Reclaim => "reclaim",
+            Self::Ceiling => "ceiling",
+        })
+    }
+}
+
+/// How an attempt ended. Exactly one for each attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum AttemptEnd {
+    /// The process returned.
+    Exited {
+        /// Its exit code, 0 to 255.
+        code: u8,
+    },
+    /// A signal ended the process, not one that Rota sent.
+    Signalled {
+        /// The signal's number.
+        signal: u8,
+    },
+    /// Ended by its time limit.
+    TimeLimit,
+    /// Ended on request.
+    Cancelled,
+    /// Ended to make room; runs again.
+    Preempted,
+    /// The host could not start it; not the user's fault.
+    LaunchFailed {
+        /// The host's words.
+        reason: String,
+    },
+    /// Its shim ended it because the host's lease ran out.
+    Fenced,
+    /// The host's lease expired in the log, or the host came back under a new boot id.
+    Lost,
+    /// The host found neither its process nor a record of its end; whatever was left was ended.
+    Vanished {
+        /// What the host found.
+        reason: String,
+    },
+    /// The task asked to be queued again.
+    Requeued {
+        /// Its exit code.
+        code: u8,
+    },
+    /// Ended because another part of its gang was gone; runs again with it, or ends with it.
+    GangBroken,
+}
+
+impl AttemptEnd {
+    /// The task did what it was asked.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        matches!(self, Self::Exited { code: 0 })
+    }
+
+    /// The end counts against the user's retries (a host's fault and a preemption do not).
+    #[must_use]
+    pub fn is_users(&self) -> bool {
+        matches!(self, Self::Exited { .. } | Self::Signalled { .. } | Self::TimeLimit)
+    }
+
+    /// What a shell would call its status: the code, 128 + signal, or a code of Rota's own.
+    #[must_use]
+    pub fn shell_status(&self) -> u8 {
+        match self {
+            Self::Exited { code } => *code,
+            Self::Signalled { signal } => 128_u8.saturating_add(*signal),
+            Self::TimeLimit => 124,
+            Self::Cancelled => 130,
+            Self::Preempted => 123,
+            Self::Requeued { code } => *code,
+            Self::LaunchFailed { .. } => 127,
+            Self::Fenced | Self::Lost | Self::Vanished { .. } | Self::GangBroken => 125,
+        }
+    }
+}
+
+impl fmt::Display for AttemptEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited { code } => write!(f, "exit {code}"),
+            Self::Signalled { signal } => write!(f, "signal {signal}"),
+            Self::TimeLimit => f.write_str("time limit"),
+            Self::Cancelled => f.write_str("cancelled"),
+            Self::Preempted => f.write_str("preempted"),
+            Self::LaunchFailed { reason } => write!(f, "launch failed: {reason}"),
+            Self::Fenced => f.write_str("fenced: the host lost contact"),
+            Self::Lost => f.write_str("lost: the host was declared gone"),
+            Self::Vanished { reason } => write!(f, "vanished: {reason}"),
+            Self::Requeued { code } => write!(f, "asked to be queued again (exit {code})"),
+            Self::GangBroken => f.write_str("ended with its gang"),
+        }
+    }
+}
