@@ -151,12 +151,16 @@ pub(super) type Spot<'p> = (HostId, &'p [DeviceUuid]);
 /// Layouts that are conditions, with the parts that live already. A rack that is not known is no rack that two hosts
 /// share.
 pub(super) fn layout_holds(state: &State, job: &Job, places: &[Spot<'_>]) -> bool {
-    let hosts: BTreeSet<HostId> =
-        places.iter().map(|(host, _)| *host).chain(state.attempts_of(job.id).map(|a| a.host)).collect();
+    // Those that live lie together by this same rule: one speaks for all, however many they are.
+    let hosts = || -> BTreeSet<HostId> {
+        let live = state.attempts_of(job.id).next().map(|attempt| attempt.host);
+        places.iter().map(|(host, _)| *host).chain(live).collect()
+    };
     match job.spec.layout {
         Layout::Any | Layout::Pack | Layout::Spread => true,
-        Layout::SameHost => hosts.len() < 2,
+        Layout::SameHost => hosts().len() < 2,
         Layout::SameRack => {
+            let hosts = hosts();
             let rack = |id: &HostId| state.host(*id).and_then(|host| host.facts.labels.get(fit::RACK_LABEL));
             let mut racks = hosts.iter().map(rack);
             let first = racks.next().flatten();
