@@ -117,7 +117,7 @@ impl Guards {
         for at in later.keys() {
             self.by_site.entry(*at).or_default().push(guard);
         }
-        // What a promise has lost to others is theirs now: its slots are in use already.
+        // What a promise has lost to others is in use already.
         let earlier = |other: &usize| self.list[*other].at_ms <= at_ms && !self.list[*other].outranked;
         let beside = later.keys().filter_map(|at| self.by_site.get(at)).flatten().copied();
         let counts: BTreeSet<usize> = beside.filter(|other| *other != guard && earlier(other)).collect();
@@ -282,10 +282,8 @@ impl Guards {
         }
         for guard in self.by_site.get(&at).into_iter().flatten() {
             if let Some(used) = self.list[*guard].later.get_mut(&at) {
-                let holds = one
-                    .devices
-                    .first()
-                    .is_none_or(|uuid| used.devices.get(uuid).is_some_and(|held| held.is_held_by(one.token)));
+                let held = |uuid| used.devices.get(uuid).is_some_and(|held| held.is_held_by(one.token));
+                let holds = one.devices.first().is_none_or(held);
                 if one.ends_ms > self.list[*guard].at_ms && holds {
                     let used = self.list[*guard].later.entry(at).or_default();
                     used.subtract(one.token, one.cpus_milli, one.mem_mib, &one.devices);
