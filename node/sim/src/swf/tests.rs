@@ -55,7 +55,9 @@ fn short_jobs_pass_a_promised_one_but_never_its_date() {
     let log = log(&[(0, 100, 100, 10), (1, 80, 80, 10), (50, 20, 50, 10), (60, 20, 50, 10)]);
     // Promised at 1: by 100 limits allow it, twice its limit after submission is 161. At 100 the third goes, over by
     // 150; at 120 the fourth would be over by 170 only.
-    check(&log, SwfPolicy::Rota, &[0, 120, 100, 200], &[None, Some(161), None, Some(200)]);
+    check(&log, SwfPolicy::RotaMachine, &[0, 120, 100, 200], &[None, Some(161), None, Some(200)]);
+    // The product promises the earliest start that limits allow.
+    check(&log, SwfPolicy::Rota, &[0, 100, 180, 200], &[None, Some(100), Some(180), Some(230)]);
 }
 
 #[test]
