@@ -412,7 +412,7 @@ fn nothing_names_a_build_machine() {
     assert!(findings.is_empty(), "\n  {}\n", findings.join("\n  "));
 }
 
-/// The word at the start of a path, not inside a longer one such as `some/work/`.
+/// The word at the start of a path, not inside a longer one.
 fn names_path(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();

@@ -210,6 +210,21 @@ pub enum JobState {
 }
 
 impl JobState {
+    /// Every state, in the order in which they are listed.
+    pub const ALL: [Self; 11] = [
+        Self::Pending,
+        Self::Running,
+        Self::Ending,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Cancelled,
+        Self::TimedOut,
+        Self::Preempted,
+        Self::DependencyFailed,
+        Self::DeadlineMissed,
+        Self::HostLost,
+    ];
+
     /// No further change is possible.
     #[must_use]
     pub fn is_terminal(self) -> bool {

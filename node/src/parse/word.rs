@@ -117,20 +117,6 @@ pub fn signal(field: &str, text: &str) -> Result<u8, PublicError> {
     }
 }
 
-const STATES: [JobState; 11] = [
-    JobState::Pending,
-    JobState::Running,
-    JobState::Ending,
-    JobState::Succeeded,
-    JobState::Failed,
-    JobState::Cancelled,
-    JobState::TimedOut,
-    JobState::Preempted,
-    JobState::DependencyFailed,
-    JobState::DeadlineMissed,
-    JobState::HostLost,
-];
-
 /// Job states by name or two letters, with commas between them.
 ///
 /// # Errors
@@ -140,14 +126,14 @@ pub fn states(field: &str, text: &str) -> Result<Vec<JobState>, PublicError> {
         .map(|word| {
             // `time-limit` and `time_limit` are easier to type than a name with a blank.
             let wanted = &word.trim().replace(['-', '_'], " ");
-            STATES
+            JobState::ALL
                 .into_iter()
                 .find(|state| {
                     state.code().eq_ignore_ascii_case(wanted)
                         || state.to_string().eq_ignore_ascii_case(wanted)
                 })
                 .ok_or_else(|| {
-                    let names: Vec<String> = STATES.iter().map(ToString::to_string).collect();
+                    let names: Vec<String> = JobState::ALL.iter().map(ToString::to_string).collect();
                     unknown(field, "state", word, names.iter().map(String::as_str))
                 })
         })

@@ -2,6 +2,7 @@
 //! ceiling. A search gives a complete plan or nothing: victims, and the slots that they leave. Cheapest first: lowest
 //! priority, then the least work lost, then the fewest cards.
 
+use super::promise::located;
 use super::round::{Round, at_least};
 use super::victims::Offer;
 use crate::apply::{EVICTED_PER_GAINED_MAX, PREEMPT_GAP};
@@ -115,9 +116,9 @@ impl<'p> Round<'p> {
         })
     }
 
-    /// The lowest priority of anything that may be ended.
+    /// The lowest priority of anything that may be ended. It holds for the whole round.
     fn lowest_priority(&self) -> Option<u16> {
-        self.ground.sites.iter().filter_map(|site| site.lowest).min()
+        *self.lowest.get_or_init(|| self.ground.sites.iter().filter_map(|site| site.lowest).min())
     }
 
     /// Another look at every host may be afforded in this round.
@@ -190,7 +191,7 @@ impl<'p> Round<'p> {
             if offer.order != *next {
                 continue;
             }
-            let Some(whole) = self.with_gangs(&offer.victims, job, reason) else {
+            let Some(whole) = self.with_gangs(&offer, job, reason) else {
                 continue;
             };
             let fresh: Vec<&Arc<Attempt>> =
@@ -209,16 +210,12 @@ impl<'p> Round<'p> {
             .then(|| (victims.into_iter().collect(), slots))
     }
 
-    /// The victims with the other parts of their gangs; none if one of those may not be ended.
-    fn with_gangs(&self, victims: &[Token], job: &Job, reason: EndReason) -> Option<Vec<&'p Arc<Attempt>>> {
-        let live = |token: &Token| {
-            let rows = self.view.hosts.iter().map(|row| &row.attempts);
-            let mut found =
-                rows.filter_map(|row| row.binary_search_by_key(token, |a| a.token).ok().map(|at| &row[at]));
-            found.next()
-        };
+    /// The victims of an offer with the other parts of their gangs; none if one of those may not be ended.
+    fn with_gangs(&self, offer: &Offer, job: &Job, reason: EndReason) -> Option<Vec<&'p Arc<Attempt>>> {
+        let live = &self.view.hosts[self.view.host_at(offer.slot.host)?].attempts;
+        let find = |token: &Token| live.binary_search_by_key(token, |a| a.token).ok().map(|at| &live[at]);
         let mut whole: Vec<&Arc<Attempt>> = Vec::new();
-        for attempt in victims.iter().filter_map(live) {
+        for attempt in offer.victims.iter().filter_map(find) {
             whole.push(attempt);
             if attempt.in_gang {
                 let rows = self.view.hosts.iter().flat_map(|row| row.attempts.iter());
@@ -236,10 +233,9 @@ impl<'p> Round<'p> {
         job: &Job,
         lost: &mut BTreeMap<QueueId, Amounts>,
     ) -> bool {
-        let shared: BTreeSet<QueueId> = self.view.queue_path(job.queue).map(|queue| queue.id).collect();
         let mut after = lost.clone();
         for victim in victims {
-            for queue in self.view.queue_path(victim.queue).filter(|queue| !shared.contains(&queue.id)) {
+            for queue in self.unshared(victim, job) {
                 let sum = after.entry(queue.id).or_default();
                 *sum = sum.plus(&victim.amounts());
                 if queue.falls_below(&self.shares.held(queue), sum) {
@@ -271,8 +267,7 @@ impl<'p> Round<'p> {
         slots: Vec<Slot>,
     ) {
         self.victims.extend(victims.iter().copied());
-        let located: Vec<(usize, Slot)> =
-            slots.iter().filter_map(|slot| Some((self.view.host_at(slot.host)?, slot.clone()))).collect();
+        let located = located(self.view, &slots);
         self.guards.unbind(job.id);
         self.guards.leave(&victims);
         self.guards.bind(self.ground, job, self.now_ms, choice, &located, true);

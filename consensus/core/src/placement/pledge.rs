@@ -5,6 +5,7 @@ use super::promise::{broken, located};
 use super::round::{Round, at_least, competes};
 use crate::fit::Want;
 use crate::state::job::{Job, Promise};
+use rota_protocol::JobId;
 use rota_protocol::plan::{Move, PromiseBreak, Slot};
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -53,10 +54,7 @@ impl<'p> Round<'p> {
                 self.blocked(job);
             }
         }
-        let mut oldest: Vec<&'p Arc<Job>> = std::mem::take(&mut self.oldest).into_values().collect();
-        oldest.sort_by_key(|job| (Reverse(job.priority), job.submitted_ms, job.id));
-        oldest.truncate(self.config.promises_max);
-        for job in oldest {
+        for job in self.oldest_first().into_iter().take(self.config.promises_max) {
             let waits = job.promise.is_none() && !self.is_late(job) && !self.would_start(job);
             if waits && self.shares.admits(view, job, &at_least(&job.spec.ask)) {
                 self.promise(job);
@@ -91,7 +89,6 @@ impl<'p> Round<'p> {
         if job.live > 0 || self.begun.contains_key(&job.id) {
             return;
         }
-        let age = |job: &Job| (Reverse(job.priority), job.submitted_ms, job.id);
         let oldest = self.oldest.entry(competes(job)).or_insert(job);
         if age(job) < age(oldest) {
             *oldest = job;
@@ -100,14 +97,19 @@ impl<'p> Round<'p> {
 
     /// Promise: who has waited longest is told when and where it starts at the latest.
     pub(super) fn promise_to_the_oldest(&mut self) {
-        let mut oldest: Vec<&'p Arc<Job>> = std::mem::take(&mut self.oldest).into_values().collect();
-        oldest.sort_by_key(|job| (Reverse(job.priority), job.submitted_ms, job.id));
-        for job in oldest {
+        for job in self.oldest_first() {
             if self.is_full() {
                 return;
             }
             self.promise(job);
         }
+    }
+
+    /// The oldest blocked jobs of all kinds, in the order in which they are promised a start; none is left noted.
+    fn oldest_first(&mut self) -> Vec<&'p Arc<Job>> {
+        let mut oldest: Vec<&'p Arc<Job>> = std::mem::take(&mut self.oldest).into_values().collect();
+        oldest.sort_by_key(|job| age(job));
+        oldest
     }
 
     fn promise(&mut self, job: &'p Arc<Job>) {
@@ -160,4 +162,9 @@ impl<'p> Round<'p> {
         let devices = slots.iter().map(|slot| slot.devices.len() + 1).sum();
         self.emit(Move::Promise { job: job.id, at_ms, slots, choice, broken_by: why_broken }, devices);
     }
+}
+
+/// Of two blocked jobs the one with the lesser key is promised a start first.
+fn age(job: &Job) -> (Reverse<u16>, u64, JobId) {
+    (Reverse(job.priority), job.submitted_ms, job.id)
 }

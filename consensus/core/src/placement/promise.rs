@@ -281,11 +281,11 @@ impl Guards {
             self.list[*number].outranked = false;
         }
         for guard in self.by_site.get(&at).into_iter().flatten() {
-            if let Some(used) = self.list[*guard].later.get_mut(&at) {
+            let guard = &mut self.list[*guard];
+            if let Some(used) = guard.later.get_mut(&at) {
                 let held = |uuid| used.devices.get(uuid).is_some_and(|held| held.is_held_by(one.token));
                 let holds = one.devices.first().is_none_or(held);
-                if one.ends_ms > self.list[*guard].at_ms && holds {
-                    let used = self.list[*guard].later.entry(at).or_default();
+                if one.ends_ms > guard.at_ms && holds {
                     used.subtract(one.token, one.cpus_milli, one.mem_mib, &one.devices);
                 }
             }

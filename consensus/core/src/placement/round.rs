@@ -15,7 +15,7 @@ use rota_protocol::limits::PLAN_MOVES_MAX;
 use rota_protocol::plan::{Move, Plan};
 use rota_protocol::queue::Amounts;
 use rota_protocol::{JobId, Token};
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub(super) struct Round<'p> {
     wake_ms: Cell<u64>,
     /// Attempts that the round asks to end.
     pub(super) victims: BTreeSet<Token>,
+    /// The lowest priority of anything that may be ended, once somebody has asked.
+    pub(super) lowest: OnceCell<Option<u16>>,
     /// Searches for victims so far.
     pub(super) searches: usize,
     /// Hosts on which the round started tasks of a job whose tasks must lie together.
@@ -98,6 +100,7 @@ impl<'p> Round<'p> {
             moves: Vec::new(),
             wake_ms: Cell::new(u64::MAX),
             victims: BTreeSet::new(),
+            lowest: OnceCell::new(),
             searches: 0,
             started: BTreeMap::new(),
             begun: BTreeMap::new(),
@@ -174,6 +177,11 @@ impl<'p> Round<'p> {
             turns.extend(self.turn(line, at).map(Reverse));
         }
         let mut held_back: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut looks_on = |class: usize| {
+            let count = held_back.entry(class).or_default();
+            *count += 1;
+            *count < HELD_BACK_MAX
+        };
         // With nobody to share with there is no need to take turns.
         let alone = lines.len() == 1;
         while let Some(Reverse(turn)) = turns.pop() {
@@ -199,18 +207,12 @@ impl<'p> Round<'p> {
                 Tried::Started | Tried::Waits => true,
                 // Of elastic gangs one that runs wants single parts, one that waits many at once.
                 Tried::OverCeiling | Tried::NoRoom if job.spec.gang.is_some_and(|gang| gang.is_elastic()) => {
-                    let count = held_back.entry(class).or_default();
-                    *count += 1;
-                    *count < HELD_BACK_MAX
+                    looks_on(class)
                 }
                 Tried::OverCeiling => false,
                 // A job that keeps away from hosts speaks for itself only.
                 Tried::NoRoom => job.avoided(self.now_ms).next().is_some(),
-                Tried::HeldBack => {
-                    let count = held_back.entry(class).or_default();
-                    *count += 1;
-                    *count < HELD_BACK_MAX
-                }
+                Tried::HeldBack => looks_on(class),
             };
             if goes_on && let Some((next, _)) = sorted[class].get(at + 1) {
                 lines[line_at].heads.push(Reverse((*next, class, at + 1)));

@@ -48,13 +48,9 @@ impl Round<'_> {
             }
             let (at, devices) = match self.find(job, ask, &|_| true) {
                 Ok(found) => found,
-                Err(tried) => {
-                    self.begun_at_last(job);
-                    return tried;
-                }
+                Err(tried) => return tried,
             };
             if !self.hold(job, ask, at, &devices) {
-                self.begun_at_last(job);
                 return Tried::OverCeiling;
             }
             // It has begun: what it was promised is not kept for it a second time.
@@ -76,13 +72,6 @@ impl Round<'_> {
             }
         }
         Tried::Started
-    }
-
-    /// A job of which the round has started something has what it was promised.
-    fn begun_at_last(&mut self, job: &Job) {
-        if self.begun.contains_key(&job.id) {
-            self.guards.unbind(job.id);
-        }
     }
 
     /// The best site and devices for one more task of a job.

@@ -7,9 +7,9 @@ use crate::fit::{self, Want};
 use crate::state::attempt::Attempt;
 use crate::state::host::Used;
 use crate::state::job::Job;
+use crate::state::queue::Queue;
 use rota_protocol::job::{AttemptState, EndReason};
 use rota_protocol::plan::Slot;
-use rota_protocol::queue::QueueId;
 use rota_protocol::{DeviceUuid, Token};
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) struct Offer {
     pub(super) order: usize,
 }
 
-impl Round<'_> {
+impl<'p> Round<'p> {
     pub(super) fn is_candidate(&self, at: usize, job: &Job) -> bool {
         let site = &self.ground.sites[at];
         let open = fit::open(&site.row.host, &Used::default(), self.now_ms).is_ok();
@@ -138,10 +138,16 @@ impl Round<'_> {
     }
 
     /// The queues of an attempt, below what they share with the job's, stay at their guarantees without it.
-    pub(super) fn leaves_guarantee(&self, attempt: &Attempt, job: &Job) -> bool {
-        let shares = |id: QueueId| self.view.queue_path(job.queue).any(|queue| queue.id == id);
-        let mut own = self.view.queue_path(attempt.queue).filter(|queue| !shares(queue.id));
-        own.all(|queue| !queue.falls_below(&self.shares.held(queue), &attempt.amounts()))
+    fn leaves_guarantee(&self, attempt: &Attempt, job: &Job) -> bool {
+        self.unshared(attempt, job)
+            .all(|queue| !queue.falls_below(&self.shares.held(queue), &attempt.amounts()))
+    }
+
+    /// The queues of an attempt below those that the job's lie in too.
+    pub(super) fn unshared(&self, attempt: &Attempt, job: &Job) -> impl Iterator<Item = &'p Arc<Queue>> {
+        let (view, of_job) = (self.view, job.queue);
+        view.queue_path(attempt.queue)
+            .filter(move |queue| view.queue_path(of_job).all(|shared| shared.id != queue.id))
     }
 
     pub(super) fn work_lost(&self, attempt: &Attempt) -> u64 {

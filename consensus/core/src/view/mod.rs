@@ -92,20 +92,7 @@ pub fn job_row(state: &State, id: JobId) -> Option<JobRow> {
 /// How many jobs are in each state; states without jobs are listed with 0.
 #[must_use]
 pub fn jobs_by_state(state: &State) -> BTreeMap<String, u64> {
-    let all = [
-        JobState::Pending,
-        JobState::Running,
-        JobState::Ending,
-        JobState::Succeeded,
-        JobState::Failed,
-        JobState::Cancelled,
-        JobState::TimedOut,
-        JobState::Preempted,
-        JobState::DependencyFailed,
-        JobState::DeadlineMissed,
-        JobState::HostLost,
-    ];
-    let mut counts: BTreeMap<String, u64> = all.map(|s| (s.to_string(), 0)).into();
+    let mut counts: BTreeMap<String, u64> = JobState::ALL.map(|state| (state.to_string(), 0)).into();
     for job in state.jobs() {
         *counts.entry(job.state.to_string()).or_default() += 1;
     }
