@@ -52,7 +52,7 @@ pub async fn run(args: &BenchBurstArgs) -> Result<Figures, LabError> {
 }
 
 /// The job's row when it is terminal, by a watch: no polling.
-async fn last_row(
+pub(super) async fn last_row(
     socket: &std::path::Path,
     job: rota_protocol::ids::JobId,
 ) -> Result<rota_protocol::view::JobRow, LabError> {
@@ -68,7 +68,7 @@ async fn last_row(
     Err(PublicError::new(ErrorCode::Internal, "the watch ended before the job").into())
 }
 
-fn fork_exec_per_s(count: u32) -> Result<f64, LabError> {
+pub(super) fn fork_exec_per_s(count: u32) -> Result<f64, LabError> {
     let started = Instant::now();
     let share = count as usize / FLOOR_THREADS;
     std::thread::scope(|scope| {

@@ -4,6 +4,7 @@
 //! Figures are told beside a floor or a peer measured in the same run, because a time alone says more about the
 //! machine than about Rota.
 
+pub mod attempts;
 pub mod burst;
 pub mod failover;
 pub mod figures;
@@ -25,6 +26,7 @@ pub async fn run(args: BenchArgs) -> Result<(), LabError> {
         BenchKind::Submit(args) => (args.json, submit::run(&args).await?),
         BenchKind::Launch(args) => (args.json, launch::run(&args).await?),
         BenchKind::Burst(args) => (args.json, burst::run(&args).await?),
+        BenchKind::Attempts(args) => (args.json, attempts::run(&args).await?),
         BenchKind::Failover(args) => (args.json, failover::run(&args).await?),
         BenchKind::Idle(args) => (args.json, idle::run(&args).await?),
         BenchKind::Plan(args) => (args.json, planner::plan(&args)?),

@@ -149,6 +149,8 @@ pub enum BenchKind {
     Launch(BenchLaunchArgs),
     /// Tasks run a second
     Burst(BenchBurstArgs),
+    /// Short attempts a second on one host, and what they leave behind
+    Attempts(BenchAttemptsArgs),
     /// How long no submit is answered when the leader is killed
     Failover(BenchFailoverArgs),
     /// What a cluster without work costs
@@ -206,6 +208,20 @@ pub struct BenchBurstArgs {
     pub tasks: u32,
     /// CPUs that each host offers, so that many tasks run at once
     #[arg(long, default_value_t = 4)]
+    pub slots: u32,
+    /// Figures as one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `rota bench attempts`
+#[derive(Debug, Args)]
+pub struct BenchAttemptsArgs {
+    /// Attempts
+    #[arg(long, default_value_t = 10_000)]
+    pub tasks: u32,
+    /// CPUs that the host offers, so that many attempts run at once
+    #[arg(long, default_value_t = 64)]
     pub slots: u32,
     /// Figures as one JSON document
     #[arg(long)]

@@ -20,6 +20,15 @@ pub fn rss_kib(pid: u32) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
+/// Memory that a process shares with no other, in KiB.
+#[must_use]
+pub fn private_kib(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let kib = |line: &str| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok();
+    let private = text.lines().filter(|line| line.starts_with("Private_"));
+    Some(private.filter_map(kib).sum())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -28,6 +37,8 @@ mod tests {
     fn this_process_uses_memory_and_a_missing_one_nothing() {
         assert!(rss_kib(std::process::id()).is_some_and(|kib| kib > 100));
         assert!(cpu_ms(std::process::id()).is_some());
+        assert!(private_kib(std::process::id()).is_some_and(|kib| kib > 100));
         assert_eq!(cpu_ms(u32::MAX), None);
+        assert_eq!(private_kib(u32::MAX), None);
     }
 }
