@@ -62,6 +62,7 @@ pub async fn run(args: &BenchAttemptsArgs) -> Result<Figures, LabError> {
     figures.count("leaked_processes", after.processes.saturating_sub(before.processes));
     figures.count("leaked_fds", after.fds.saturating_sub(before.fds));
     figures.count("leaked_files", after.files.saturating_sub(before.files));
+    figures.count("kept_records", kept_records(&dir));
     figures.count("leaked_cgroups", after.cgroups.saturating_sub(before.cgroups));
     Ok(figures)
 }
@@ -106,7 +107,8 @@ impl Leavings {
         Self {
             processes: below.len() as u64,
             fds: fds(agent) + below.iter().map(|pid| fds(pid.cast_unsigned())).sum::<u64>(),
-            files: entries(&dir.join("attempts")) + entries(&dir.join("tasks")),
+            files: entries(&dir.join("attempts")).saturating_sub(kept_records(dir))
+                + entries(&dir.join("tasks")),
             cgroups: cgroups(Path::new(CGROUP_ROOT), false),
         }
     }
@@ -134,6 +136,14 @@ async fn settled(agent: u32, dir: &Path, known: &Leavings) -> Leavings {
         now = again;
     }
     now
+}
+
+/// Records and output of ended attempts that the host keeps by rule, up to a number.
+fn kept_records(dir: &Path) -> u64 {
+    const KEPT: [&str; 3] = ["record", "stdout", "stderr"];
+    let by_rule = |name: &Path| name.extension().is_some_and(|kind| KEPT.iter().any(|kept| kind == *kept));
+    let all = std::fs::read_dir(dir.join("attempts"));
+    all.map_or(0, |all| all.flatten().filter(|entry| by_rule(Path::new(&entry.file_name()))).count() as u64)
 }
 
 /// Control groups that bear Rota's name, or lie below one that does.
