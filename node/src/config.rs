@@ -2,7 +2,7 @@
 //!
 //! Not here: anything that the cluster decides for itself (membership, leadership, lease epochs).
 
-use crate::devices::DeviceConfig;
+use crate::devices::{DeviceConfig, DeviceSettings};
 use crate::logic::lease::LeaseParams;
 use rota_consensus::Timings;
 use rota_protocol::PublicError;
@@ -82,6 +82,8 @@ pub struct AgentConfig {
     pub profile: Profile,
     /// Where the NVIDIA management library lies, if not in the loader's path.
     pub nvml_library: Option<PathBuf>,
+    /// More about devices.
+    pub devices: DeviceSettings,
     /// Serve `/metrics` to loopback callers without a token.
     pub metrics_open_on_loopback: bool,
 }
@@ -101,6 +103,7 @@ impl Default for AgentConfig {
             labels: BTreeMap::new(),
             profile: Profile::Production,
             nvml_library: None,
+            devices: DeviceSettings::default(),
             metrics_open_on_loopback: false,
         }
     }
@@ -174,6 +177,7 @@ impl AgentConfig {
             host_name: host_name.to_owned(),
             sim_gpus: self.sim_gpus.clone(),
             nvml_library: self.nvml_library.clone(),
+            kmsg_path: self.devices.kmsg_path.clone(),
             cpus_milli: self
                 .cpus
                 .as_deref()

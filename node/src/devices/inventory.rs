@@ -6,6 +6,7 @@
 
 use super::nvml::NvmlProvider;
 use super::probe::{PROBE_DEADLINE, Probe};
+use super::signs::Signs;
 use super::sim::{SimError, SimProvider};
 use super::{DeviceConfig, DeviceError, DeviceProvider, Found, host};
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceReading, HostFacts};
@@ -21,6 +22,7 @@ pub struct Inventory {
     probes: Vec<Probe>,
     known: Vec<Known>,
     notes: Vec<String>,
+    signs: Signs,
     base: HostFacts,
     boot: BootId,
 }
@@ -50,6 +52,7 @@ impl Inventory {
             known: probes.iter().map(|_| Known::default()).collect(),
             probes,
             notes: Vec::new(),
+            signs: Signs::new(),
             base: HostFacts {
                 cpus_milli: config.cpus_milli.unwrap_or_else(host::cpus_milli),
                 mem_mib: config.mem_mib.unwrap_or_else(host::mem_mib),
@@ -73,16 +76,25 @@ impl Inventory {
         &self.notes
     }
 
+    /// What the physical cards said of their own wellbeing at the last look, by UUID. Cards that could not be asked, or
+    /// whose source knows no such signs, are absent.
+    #[must_use]
+    pub fn signs(&self) -> &Signs {
+        &self.signs
+    }
+
     /// Looks at every provider and gives the host's facts. Takes at most the probe deadline per provider and does
     /// not block the thread. The caller registers the host anew when the facts differ from the last ones.
     pub async fn refresh(&mut self) -> HostFacts {
         self.notes.clear();
+        self.signs.clear();
         let mut devices = BTreeMap::new();
         for (probe, known) in self.probes.iter_mut().zip(&mut self.known) {
             let look = probe.discover().await;
             match &look {
                 Ok(found) => {
                     self.notes.extend(found.notes.iter().cloned());
+                    self.signs.extend(found.signs.clone());
                     self.notes.extend(found.doubt.iter().map(|doubt| format!("{}: {doubt}", probe.name())));
                 }
                 Err(error) => self.notes.push(format!("{}: {error}", probe.name())),

@@ -1,6 +1,8 @@
 //! What this host can offer: devices behind one trait with real second implementations, and the host's own facts.
 //! Nothing here decides an allocation or talks to a peer.
 //!
+//! - [`settings`]: the `[devices]` table of the configuration;
+//! - [`signs`]: what cards say of their own wellbeing, as raw facts;
 //! - [`nvml`]: NVIDIA cards and MIG slices, through the vendor's library, loaded at run time;
 //! - [`sim`]: cards made up from a text such as `8xH100:80GiB`, for the demo, labs and tests;
 //! - [`probe`]: a vendor call may hang for ever, so it runs on a thread of its own under a deadline;
@@ -14,6 +16,8 @@ pub mod inventory;
 pub mod nvml;
 pub mod probe;
 pub mod progress;
+pub mod settings;
+pub mod signs;
 pub mod sim;
 
 use rota_protocol::device::{DeviceFacts, DeviceReading};
@@ -25,6 +29,8 @@ use std::sync::Arc;
 pub use inventory::Inventory;
 pub use probe::Probe;
 pub use progress::Progress;
+pub use settings::{DeviceSettings, KMSG_DEFAULT};
+pub use signs::{DeviceSigns, Signs};
 
 /// A source of devices. Only the UUID of a device is mandatory; whatever else cannot be told is absent.
 ///
@@ -56,6 +62,18 @@ pub struct Found {
     pub notes: Vec<String>,
     /// Why devices that are not among these may still be there: some could not be asked.
     pub doubt: Option<String>,
+    /// What the cards say of their own wellbeing.
+    pub signs: Signs,
+}
+
+impl Found {
+    /// Adds what else was found.
+    pub fn add(&mut self, more: Self) {
+        self.devices.extend(more.devices);
+        self.notes.extend(more.notes);
+        self.doubt = self.doubt.take().or(more.doubt);
+        self.signs.extend(more.signs);
+    }
 }
 
 /// Why nothing can be said of a provider's devices.
@@ -104,6 +122,8 @@ pub struct DeviceConfig {
     pub host_name: String,
     /// Simulated devices (`8xH100:80GiB,1xfpga`). With it, real ones are not looked for.
     pub sim_gpus: Option<String>,
+    /// Where the kernel's messages are read.
+    pub kmsg_path: Option<PathBuf>,
     /// Path of the NVML library; then `ROTA_NVML_LIBRARY`, then the loader's own search.
     pub nvml_library: Option<PathBuf>,
     /// CPU to offer, in thousandths of a core; measured when absent.

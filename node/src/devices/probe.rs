@@ -96,11 +96,11 @@ impl Probe {
 
 /// What had been answered when the provider fell silent.
 fn in_part(silence: DeviceError, progress: &Progress) -> Result<Found, DeviceError> {
-    let devices = progress.so_far().answered;
-    if devices.is_empty() {
+    let answered = progress.so_far().answered;
+    if answered.devices.is_empty() {
         return Err(silence);
     }
-    Ok(Found { devices, doubt: Some(silence.to_string()), ..Found::default() })
+    Ok(Found { doubt: Some(silence.to_string()), ..answered })
 }
 
 enum Order {

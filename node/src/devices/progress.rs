@@ -2,7 +2,7 @@
 //! reads what was answered until then, and which device the call is about that does not return. That device is left
 //! alone as long as it hangs, so that one broken card is one card.
 
-use rota_protocol::device::DeviceFacts;
+use super::Found;
 use rota_protocol::ids::DeviceUuid;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ pub struct Progress {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Steps {
     /// What was answered.
-    pub answered: Vec<DeviceFacts>,
+    pub answered: Found,
     /// The device that is being asked.
     pub at: Option<DeviceUuid>,
 }
@@ -41,10 +41,10 @@ impl Progress {
         self.steps().at = Some(uuid.clone());
     }
 
-    /// The calls about the device have returned, with these facts about it or its slices.
-    pub fn answered(&self, facts: &[DeviceFacts]) {
+    /// The calls about the device have returned, with this about it or its slices.
+    pub fn answered(&self, part: &Found) {
         let mut steps = self.steps();
-        steps.answered.extend_from_slice(facts);
+        steps.answered.add(part.clone());
         steps.at = None;
     }
 

@@ -1,0 +1,92 @@
+//! One driver as these tests see it, and the short notation for what became of its cards.
+
+use fake_nvml::script::{Card, Script};
+use fake_nvml::stage::Stage;
+use rota_node::devices::nvml::NvmlProvider;
+use rota_node::devices::sim::SimProvider;
+use rota_node::devices::{DeviceConfig, DeviceProvider, Inventory, Probe};
+use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, HostFacts};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Deadline of tests in which something hangs: long for a healthy call, short to wait for.
+pub(crate) const HANG_DEADLINE: Duration = Duration::from_millis(1_000);
+
+/// One copy of the library and its script.
+pub(crate) struct Driver {
+    pub(crate) dir: TempDir,
+    pub(crate) stage: Stage,
+}
+
+impl Driver {
+    pub(crate) fn with(cards: Vec<Card>) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let stage = Stage::in_folder(dir.path(), cards).expect("built as a dependency of this test");
+        Self { dir, stage }
+    }
+
+    /// The same driver without one of its functions.
+    pub(crate) fn lacking(self, symbol: &str) -> Self {
+        self.stage.lacks(&[symbol]).expect("it is exported");
+        self
+    }
+
+    pub(crate) fn shows(&self, cards: Vec<Card>) {
+        self.stage.shows(cards).expect("writable");
+    }
+
+    pub(crate) fn says(&self, script: &Script) {
+        self.stage.says(script).expect("writable");
+    }
+
+    pub(crate) fn library(&self) -> PathBuf {
+        self.stage.library()
+    }
+
+    pub(crate) fn inventory(&self) -> Inventory {
+        // Nothing hangs here, so that only a very slow machine would notice the deadline.
+        self.inventory_within(Duration::from_secs(60))
+    }
+
+    pub(crate) fn inventory_within(&self, deadline: Duration) -> Inventory {
+        let library: OsString = self.library().into();
+        let make = move || -> Box<dyn DeviceProvider> { Box::new(NvmlProvider::new(library.clone())) };
+        let nvml = Probe::guarded("nvml", deadline, Box::new(make));
+        let sim = Box::new(SimProvider::new("1xfpga", "h").expect("fair"));
+        Inventory::of(vec![nvml, Probe::direct(sim)], &DeviceConfig::default())
+    }
+}
+
+pub(crate) fn cards(names: &[&str]) -> Vec<Card> {
+    names.iter().map(|name| Card::new(name)).collect()
+}
+
+pub(crate) fn gpus(facts: &HostFacts) -> Vec<DeviceFacts> {
+    facts.devices.iter().filter(|d| d.kind != DeviceKind::Fpga).cloned().collect()
+}
+
+/// `A B- C?`: healthy, lost, unknown.
+pub(crate) fn marks(facts: &HostFacts) -> String {
+    let marks: Vec<String> = gpus(facts)
+        .iter()
+        .map(|d| match d.health {
+            DeviceHealth::Healthy => d.uuid.0.clone(),
+            DeviceHealth::Lost { .. } => format!("{}-", d.uuid),
+            DeviceHealth::Unknown { .. } | DeviceHealth::Dirty { .. } => format!("{}?", d.uuid),
+        })
+        .collect();
+    marks.join(" ")
+}
+
+/// Looks until the cards are so. On a busy machine a healthy driver may miss a short deadline now and then.
+pub(crate) async fn until(inventory: &mut Inventory, expected: &str) {
+    for _ in 0..200 {
+        if marks(&inventory.refresh().await) == expected {
+            return;
+        }
+        tokio::time::sleep(HANG_DEADLINE / 20).await;
+    }
+    panic!("never `{expected}`: {:?} {:?}", marks(&inventory.refresh().await), inventory.notes());
+}

@@ -1,0 +1,79 @@
+//! What cards say of their own wellbeing (faults G7, G8), as it reaches the agent.
+
+use crate::driver::{Driver, marks};
+use fake_nvml::script::{Card, Ecc, List, Process, Remap, code, throttle};
+use rota_node::devices::Inventory;
+use rota_node::devices::signs::{CardProcess, DeviceSigns, Recovery};
+use rota_protocol::ids::DeviceUuid;
+use std::time::Duration;
+
+async fn signs(inventory: &mut Inventory, card: &str) -> DeviceSigns {
+    inventory.refresh().await;
+    inventory.signs().get(&DeviceUuid(card.into())).cloned().expect("each card tells")
+}
+
+#[tokio::test]
+async fn a_healthy_card_says_that_all_is_well() {
+    let driver = Driver::with(vec![Card::new("A")]);
+    let told = signs(&mut driver.inventory(), "A").await;
+    assert_eq!(told.ecc.volatile_uncorrected, Some(0));
+    assert_eq!((told.remap.pending, told.remap.failed), (Some(false), Some(false)));
+    assert!(told.throttle.is_some_and(|bits| !bits.is_trouble()));
+    assert_eq!((told.clock_mhz, told.recovery), (Some((1_980, 1_980)), Some(Recovery::None)));
+    assert_eq!((told.processes, told.xids), (Some(vec![]), vec![]));
+    assert!(!told.lost && !told.reset_required);
+}
+
+#[tokio::test]
+async fn each_sign_of_trouble_arrives() {
+    let mut card = Card::new("A");
+    card.ecc = Some(Ecc { volatile_corrected: 7, aggregate_uncorrected: u64::MAX, ..Ecc::default() });
+    card.remap = Some(Remap { corrected: 1, uncorrected: 2, pending: true, failed: true });
+    card.throttle = Some(throttle::HW_SLOWDOWN | throttle::HW_THERMAL | throttle::POWER_BRAKE);
+    card.clock = Some((210, 1_980));
+    card.recovery = Some(4);
+    card.processes = vec![
+        Process { pid: 12, bytes: Some(3 << 30), list: List::Compute },
+        Process { pid: 11, bytes: None, list: List::Graphics },
+    ];
+    let driver = Driver::with(vec![card]);
+    let told = signs(&mut driver.inventory(), "A").await;
+    assert_eq!(told.ecc.volatile_corrected, Some(7));
+    assert_eq!(
+        (told.remap.uncorrected, told.remap.pending, told.remap.failed),
+        (Some(2), Some(true), Some(true))
+    );
+    let bits = told.throttle.expect("told");
+    assert!(bits.hw_slowdown() && bits.thermal() && bits.power_brake());
+    assert_eq!((told.clock_mhz, told.recovery), (Some((210, 1_980)), Some(Recovery::DrainAndReset)));
+    let processes =
+        vec![CardProcess { pid: 11, vram_mib: None }, CardProcess { pid: 12, vram_mib: Some(3 << 10) }];
+    assert_eq!(told.processes, Some(processes));
+}
+
+#[tokio::test]
+async fn what_a_card_does_not_tell_is_absent() {
+    let mut card = Card::new("A");
+    (card.ecc, card.remap, card.throttle, card.clock, card.recovery) = (None, None, None, None, None);
+    card.processes_said = Some(u32::MAX);
+    let driver = Driver::with(vec![card, Card::new("B").failing("field", code::UNKNOWN)]);
+    let mut inventory = driver.inventory();
+    assert_eq!(marks(&inventory.refresh().await), "A B");
+    assert_eq!(signs(&mut inventory, "A").await, DeviceSigns::default());
+    let told = signs(&mut inventory, "B").await;
+    assert_eq!((told.remap.failed, told.recovery, told.ecc.volatile_corrected), (None, None, Some(0)));
+}
+
+#[tokio::test]
+async fn xids_are_heard_once_also_beside_a_card_that_is_ill() {
+    let ill = || Card::new("B").failing("memory", code::RESET_REQUIRED);
+    let driver = Driver::with(vec![Card::new("A").xid(1, 13), ill()]);
+    let mut inventory = driver.inventory();
+    assert_eq!(signs(&mut inventory, "A").await.xids, [0; 0], "what was before is history");
+    driver.shows(vec![Card::new("A").xid(1, 13).xid(2, 48).xid(3, 48), ill().xid(1, 79)]);
+    inventory.refresh().await;
+    let heard = |card: &str| inventory.signs().get(&DeviceUuid(card.into())).map(|s| s.xids.clone());
+    assert_eq!((heard("A"), heard("B")), (Some(vec![48, 48]), Some(vec![79])));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(signs(&mut inventory, "A").await.xids, [0; 0]);
+}
