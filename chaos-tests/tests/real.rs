@@ -109,3 +109,28 @@ fn n11_flapping_link() {
 fn r064_network_blip() {
     scenario("R064", 1);
 }
+
+#[test]
+fn t9_floods_are_bounded() {
+    scenario("T9", 1);
+}
+
+#[test]
+fn r055_every_attempt_keeps_its_output() {
+    scenario("R055", 1);
+}
+
+#[test]
+fn r056_output_stays_by_rule() {
+    scenario("R056", 1);
+}
+
+#[test]
+fn r058_following_gives_every_byte_once() {
+    scenario("R058", 1);
+}
+
+#[test]
+fn r060_each_attempt_starts_from_the_same_copy() {
+    scenario("R060", 1);
+}

@@ -115,6 +115,7 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     let (notes, from_shims) = mpsc::channel(SHIM_NOTES_MAX);
     let exe = std::env::current_exe().map_err(io("cannot tell which program this is"))?;
     let (shims, adopted) = ShimHost::start(&exe, &config.data_dir, notes).await?;
+    shims.keep_by(config.output.rules());
     for attempt in &adopted {
         tracing::info!(?attempt, "took over an attempt");
     }
@@ -123,6 +124,7 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     let (root, _) =
         Actor::spawn(None, Root, Arc::clone(&node)).await.map_err(|e| AgentError::Actors(e.to_string()))?;
     tokio::spawn(pass_on(from_shims, Arc::clone(&node)));
+    tokio::spawn(crate::storage::watch(Arc::downgrade(&node)));
     if let Some(addr) = node.config.http_listen {
         let listener =
             tokio::net::TcpListener::bind(addr).await.map_err(io(format!("cannot listen on {addr}")))?;

@@ -4,6 +4,7 @@
 
 use crate::devices::{DeviceConfig, DeviceSettings};
 use crate::logic::lease::LeaseParams;
+use crate::output_config::OutputConfig;
 use rota_consensus::Timings;
 use rota_protocol::PublicError;
 use serde::{Deserialize, Serialize};
@@ -86,6 +87,8 @@ pub struct AgentConfig {
     pub devices: DeviceSettings,
     /// Serve `/metrics` to loopback callers without a token.
     pub metrics_open_on_loopback: bool,
+    /// What is kept of the output of tasks.
+    pub output: OutputConfig,
 }
 
 impl Default for AgentConfig {
@@ -105,6 +108,7 @@ impl Default for AgentConfig {
             nvml_library: None,
             devices: DeviceSettings::default(),
             metrics_open_on_loopback: false,
+            output: OutputConfig::default(),
         }
     }
 }
@@ -160,6 +164,7 @@ impl AgentConfig {
             )));
         }
         self.profile.lease().check().map_err(|e| ConfigError::Rule(e.to_string()))?;
+        self.output.check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         if self.listen.port() == 0 {
             return Err(ConfigError::Rule(
                 "listen: port 0 would change at each start; give one, such as 7420".into(),

@@ -51,6 +51,8 @@ pub struct LabOptions {
     pub env: Vec<(String, String)>,
     /// Ports of the hosts, in order; hosts beyond them get a free one.
     pub ports: Vec<PeerPorts>,
+    /// Settings beyond the flags, in TOML; read by each agent when it starts.
+    pub config: Option<String>,
 }
 
 impl LabOptions {
@@ -71,6 +73,7 @@ impl LabOptions {
             mem: None,
             env: Vec::new(),
             ports: Vec::new(),
+            config: None,
         })
     }
 }
@@ -259,6 +262,11 @@ impl Lab {
         command.args(&options.exe_args).arg("agent").arg("--data-dir").arg(&peer.dir);
         command.args(["--listen", &listen, "--advertise", &advertise, "--http-listen", "off"]);
         command.args(["--profile", &options.profile]);
+        if let Some(config) = &options.config {
+            let path = peer.dir.join("rota.toml");
+            std::fs::write(&path, config).map_err(io("cannot write rota.toml"))?;
+            command.arg("--config").arg(path);
+        }
         let real = options.first_has_real_gpus && number == 0;
         let sim_gpus = if real { &None } else { &options.sim_gpus };
         for (flag, value) in [("--sim-gpus", sim_gpus), ("--cpus", &options.cpus), ("--mem", &options.mem)] {
@@ -270,6 +278,11 @@ impl Lab {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         peer.child = Some(command.spawn().map_err(io("cannot start an agent"))?);
         Ok(())
+    }
+
+    /// Other settings for agents that start from now on.
+    pub fn configure(&mut self, config: &str) {
+        self.options.config = Some(config.to_owned());
     }
 
     /// Sends a signal to a host's agent; KILL also waits until it is gone.

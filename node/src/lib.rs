@@ -25,9 +25,11 @@ pub mod net;
 pub mod node;
 pub mod notify;
 pub mod ops;
+pub mod output_config;
 pub mod parse;
 pub mod peer_handler;
 pub mod shim;
+mod storage;
 pub mod table;
 
 use cli::ops::Handlers;

@@ -61,6 +61,8 @@ pub const ACTOR_DEATHS: &str = "rota_actor_deaths_total";
 pub const LEASES_EXPIRED: &str = "rota_leases_expired_total";
 /// Launches that this host could not carry out.
 pub const LAUNCHES_FAILED: &str = "rota_launches_failed_total";
+/// Bytes of tasks' output that were not kept: over a limit or a rate, or refused by the disk.
+pub const OUTPUT_DROPPED_BYTES: &str = "rota_output_dropped_bytes_total";
 /// Laws of the replicated state found broken here; must stay 0. Label `law`.
 pub const VIOLATIONS: &str = "rota_invariant_violations_total";
 /// This build. Label `version`; always 1.
@@ -95,7 +97,7 @@ const fn metric(name: &'static str, kind: Kind, unit: Unit, help: &'static str) 
 }
 
 /// Every metric.
-pub const ALL: [Metric; 26] = [
+pub const ALL: [Metric; 27] = [
     metric(JOBS, Kind::Gauge, Unit::Count, "Jobs by state"),
     metric(DEVICES, Kind::Gauge, Unit::Count, "Devices of this host by health"),
     metric(ATTEMPTS_LIVE, Kind::Gauge, Unit::Count, "Live attempts on this host"),
@@ -119,6 +121,7 @@ pub const ALL: [Metric; 26] = [
     metric(ACTOR_DEATHS, Kind::Counter, Unit::Count, "Actors that died"),
     metric(LEASES_EXPIRED, Kind::Counter, Unit::Count, "Leases that ran out"),
     metric(LAUNCHES_FAILED, Kind::Counter, Unit::Count, "Launches that failed on this host"),
+    metric(OUTPUT_DROPPED_BYTES, Kind::Counter, Unit::Bytes, "Bytes of tasks' output that were not kept"),
     metric(VIOLATIONS, Kind::Counter, Unit::Count, "Broken laws of the state; must stay 0"),
     metric(BUILD_INFO, Kind::Gauge, Unit::Count, "This build; always 1"),
     metric(crate::http::REQUESTS, Kind::Counter, Unit::Count, "HTTP requests by route and status"),

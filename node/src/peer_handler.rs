@@ -105,6 +105,12 @@ async fn answer(node: &Arc<Node>, request: PeerRequest) -> PeerReply {
                 Err(error) => PeerReply::Refused(error),
             }
         }
+        PeerRequest::FindLog { attempt, stream, lines } => {
+            match node.shims.find_log(attempt, stream, lines).await {
+                Ok(offset) => PeerReply::LogAt { offset },
+                Err(error) => PeerReply::Refused(error),
+            }
+        }
         PeerRequest::Signal { attempt, signal } => {
             node.shims.signal(attempt, signal).await;
             PeerReply::Done

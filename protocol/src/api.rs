@@ -8,6 +8,7 @@ use crate::command::{JobChange, TokenUse};
 use crate::error::PublicError;
 use crate::ids::{HostId, JobId, RequestId, Token};
 use crate::job::{Actor, JobSpec, JobState};
+use crate::output::{LogAsk, LogNote};
 use crate::queue::QueueSpec;
 use crate::reservation::ReservationAsk;
 use crate::secret::Secret;
@@ -253,6 +254,11 @@ pub enum ApiRequest {
         /// What runs is asked to end after this time, in ms; none: it may finish.
         evict_in_ms: Option<u64>,
     },
+    /// Stream a task's output, with notes on its attempts.
+    Output {
+        /// Which.
+        ask: LogAsk,
+    },
 }
 
 impl ApiRequest {
@@ -279,6 +285,7 @@ impl ApiRequest {
             | Self::Why { .. }
             | Self::Watch { .. }
             | Self::Logs { .. }
+            | Self::Output { .. }
             | Self::Hosts { .. }
             | Self::Devices { .. }
             | Self::Cluster { .. }
@@ -377,6 +384,8 @@ pub enum ApiReply {
         /// Rows by start.
         rows: Vec<ReservationRow>,
     },
+    /// What to know of the output that follows, or does not.
+    LogNote(LogNote),
 }
 
 /// A piece of one attempt's output.
@@ -384,9 +393,10 @@ pub enum ApiReply {
 pub struct LogChunk {
     /// Whose.
     pub attempt: Token,
-    /// Where it starts.
+    /// Where it starts; later than asked if what lies between was not kept.
     pub offset: u64,
     /// The bytes.
+    #[serde(with = "crate::bytes")]
     pub bytes: Vec<u8>,
     /// The attempt has ended and this is its last piece.
     pub last: bool,

@@ -4,6 +4,7 @@ pub use crate::attempt::{AttemptEnd, AttemptState, EndReason};
 
 use crate::ask::Ask;
 use crate::limits::PRIORITY_DEFAULT;
+use crate::output::OutputSpec;
 use crate::work::{Dependency, GangSpec, Layout, Warning};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -125,6 +126,8 @@ pub struct JobSpec {
     pub warning: Option<Warning>,
     /// Exit status by which a task asks to be queued again, on no one's account.
     pub requeue_status: Option<u8>,
+    /// Its output and input.
+    pub output: OutputSpec,
 }
 
 impl Default for JobSpec {
@@ -155,6 +158,7 @@ impl Default for JobSpec {
             requeue: true,
             warning: None,
             requeue_status: None,
+            output: OutputSpec::default(),
         }
     }
 }

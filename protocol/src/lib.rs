@@ -20,6 +20,7 @@ pub mod gossip;
 pub mod ids;
 pub mod job;
 pub mod limits;
+pub mod output;
 pub mod peer;
 pub mod plan;
 pub mod queue;

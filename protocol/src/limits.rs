@@ -1,17 +1,27 @@
 //! Named limits on everything that a stranger or a bug could make large. Each says why it has its size.
 
 /// Largest frame body on any wire, in bytes: two full log entries, so that forwarding never splits a batch.
-pub const FRAME_BYTES_MAX: usize = 1 << 20;
-/// Largest log entry body, in bytes: an entry is fsynced whole, and larger ones only add latency.
-pub const ENTRY_BYTES_MAX: usize = 512 << 10;
+pub const FRAME_BYTES_MAX: usize = 3 << 20;
+/// Largest log entry body, in bytes: the largest job with an environment of 1 MB, and what belongs to it.
+pub const ENTRY_BYTES_MAX: usize = 1_536 << 10;
+/// Proposals are put together into one entry up to this many bytes: it is fsynced whole, and more only adds latency.
+pub const BATCH_BYTES_MAX: usize = 512 << 10;
 /// Most proposals in one log entry: past this, batching gains nothing and latency grows.
 pub const ENTRY_PROPOSALS_MAX: usize = 1_024;
 /// Largest snapshot chunk on the wire, in bytes.
 pub const SNAPSHOT_CHUNK_BYTES_MAX: usize = 512 << 10;
 /// Largest snapshot file that a peer accepts, in bytes (1 GiB: about 1 M pending jobs).
 pub const SNAPSHOT_BYTES_MAX: usize = 1 << 30;
-/// Largest stored job spec, in bytes: script and environment included.
-pub const SPEC_BYTES_MAX: usize = 256 << 10;
+/// Largest stored job spec, in bytes: script, environment and standard input included.
+pub const SPEC_BYTES_MAX: usize = 1_280 << 10;
+/// Longest standard input that is kept with a job, in bytes: each replica holds it until the job is over.
+pub const STDIN_BYTES_MAX: usize = 256 << 10;
+/// Longest path, in bytes: the kernel's own limit.
+pub const PATH_BYTES_MAX: usize = 4_095;
+/// Least output of a stream that a job may ask to be kept, in bytes: a head and a tail that say something.
+pub const OUTPUT_BYTES_MIN: u64 = 64 << 10;
+/// Most output of a stream that a job may ask to be kept, in bytes; hosts may set less.
+pub const OUTPUT_BYTES_MAX: u64 = 64 << 30;
 /// Longest name of a job, host, user, tenant, model or label, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
 /// Longest single argument or environment value, in bytes (the kernel's own limit for one string is 128 KiB).

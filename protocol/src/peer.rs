@@ -66,6 +66,15 @@ pub enum PeerRequest {
         /// The signal's number.
         signal: u8,
     },
+    /// Where the last lines of an attempt's output begin.
+    FindLog {
+        /// Whose.
+        attempt: Token,
+        /// Which output.
+        stream: OutputStream,
+        /// How many lines.
+        lines: u32,
+    },
 }
 
 /// What a peer answers.
@@ -100,6 +109,11 @@ pub enum PeerReply {
     Done,
     /// Refused.
     Refused(PublicError),
+    /// Where something in an output begins.
+    LogAt {
+        /// The position of its first byte.
+        offset: u64,
+    },
 }
 
 /// What a host without a certificate asks with its join token, inside TLS to a server whose CA fingerprint the

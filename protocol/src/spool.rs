@@ -1,8 +1,10 @@
 //! What an attempt leaves on its host's disk, and what agent and shim say to each other.
 //!
 //! `<data>/attempts/`: `<token>.record` (a [`ShimRecord`], then an [`ExitRecord`], each with length and checksum, so
-//! that a torn one is seen), `<token>.stdout`, `<token>.stderr` (raw bytes; made with the first byte). The shim holds a
-//! lock on its record for as long as it lives: the lock proves that the process named there is the one meant.
+//! that a torn one is seen), `<token>.stdout`, `<token>.stderr` (raw bytes from the first one on; made with it). The shim
+//! holds a lock on its record for as long as it lives: the lock proves that the process named there is the one meant.
+//! A stream that grows past its head goes on in `<token>.more/stdout.<offset>`, each file named by the position of its
+//! first byte; what no file covers was not kept.
 //!
 //! `<data>/tasks/<token>-<random>.<name>`, while a task runs: [`NOTICE_NAME`] and [`GANG_NAME`] are written for the task
 //! to read, each replaced as a whole, lines of `name=value`; [`REQUEUE_NAME`] is made by the task, and of it only the
@@ -10,6 +12,7 @@
 
 use crate::ids::{BootId, ClusterId, DeviceUuid, HostId, LeaseEpoch, TaskId, Token};
 use crate::job::{AttemptEnd, EndReason};
+use crate::output::OutputOrder;
 use crate::work::Warning;
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +63,8 @@ pub struct LaunchOrder {
     pub requeue_status: Option<u8>,
     /// First content of [`GANG_NAME`]; empty if the task is no part of a gang.
     pub gang: Vec<u8>,
+    /// Its output and input.
+    pub output: OutputOrder,
 }
 
 /// Who keeps an attempt, written before its task starts: whoever finds the record knows that the token was used.
@@ -86,11 +91,11 @@ pub struct ExitRecord {
     pub end: AttemptEnd,
     /// How long it ran, in ms.
     pub ran_ms: u64,
-    /// Bytes of standard output that are kept.
+    /// Length of standard output, bytes that were not kept included: the position of its end.
     pub stdout_bytes: u64,
-    /// Bytes of standard error that are kept.
+    /// Length of standard error.
     pub stderr_bytes: u64,
-    /// Output bytes that were thrown away because a stream passed its limit or the disk refused them.
+    /// Bytes of both that were not kept because a stream passed its limit or its rate, or the disk refused them.
     pub dropped_bytes: u64,
 }
 

@@ -17,6 +17,8 @@
 mod clients;
 #[path = "golden/first.rs"]
 mod first;
+#[path = "golden/output.rs"]
+mod output;
 #[path = "golden/peers.rs"]
 mod peers;
 #[path = "golden/values.rs"]

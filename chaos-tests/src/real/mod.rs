@@ -7,9 +7,12 @@ pub mod beats;
 pub mod black_hole;
 pub mod blip;
 pub mod failover;
+pub mod flood;
+pub mod follow;
 pub mod freeze;
 pub mod lost_answer;
 pub mod noise;
+pub mod output;
 pub mod partition;
 pub mod proxy;
 pub mod report;
@@ -56,9 +59,41 @@ impl Bench {
     }
 }
 
+impl Bench {
+    /// A `rota` command at a peer's socket.
+    #[must_use]
+    pub fn rota(&self, lab: &Lab, peer: usize, args: &[&str]) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(&self.exe);
+        command.args(&self.exe_args).args(args).env("ROTA_SOCKET", lab.peers[peer].socket());
+        command.stdin(std::process::Stdio::null()).kill_on_drop(true);
+        command
+    }
+}
+
+/// What a command printed, and its status.
+struct Said {
+    status: i32,
+    out: Vec<u8>,
+    err: String,
+}
+
+/// Runs a command to its end.
+async fn said(command: &mut tokio::process::Command) -> Result<Said, LabError> {
+    let output = command.output().await.map_err(|e| LabError::Io("cannot run rota".into(), e))?;
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    Ok(Said { status: output.status.code().unwrap_or(-1), out: output.stdout, err })
+}
+
+/// A measure of the environment, for runs that are longer than those of the gate.
+fn budget(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
 /// Names of all scenarios, by fault id, in the order in which they run.
-pub const SCENARIOS: [&str; 16] =
-    ["P1", "P2", "P3", "P4", "P6", "P7", "P8", "P11", "R9", "R054", "N1", "N3", "N5", "N7", "N11", "R064"];
+pub const SCENARIOS: [&str; 21] = [
+    "P1", "P2", "P3", "P4", "P6", "P7", "P8", "P11", "R9", "R054", "N1", "N3", "N5", "N7", "N11", "R064",
+    "T9", "R055", "R056", "R058", "R060",
+];
 
 /// Runs one scenario.
 ///
@@ -82,6 +117,11 @@ pub async fn run(name: &str, bench: &Bench) -> Result<Report, LabError> {
         "N7" => noise::repeated(bench).await,
         "N11" => noise::flapping(bench).await,
         "R064" => blip::host_cut_off(bench).await,
+        "T9" => flood::bounded(bench).await,
+        "R055" => output::three_attempts(bench).await,
+        "R056" => output::kept_by_rule(bench).await,
+        "R058" => follow::every_byte_once(bench).await,
+        "R060" => output::the_same_copy(bench).await,
         other => Ok(Report::new(other, Verdict::Fail(format!("no such scenario; there are {SCENARIOS:?}")))),
     }
 }

@@ -13,7 +13,7 @@ use futures_util::stream::FuturesUnordered;
 use rota_protocol::codec;
 use rota_protocol::command::LOG_FORMAT;
 use rota_protocol::ids::HostId;
-use rota_protocol::limits::{ENTRY_BYTES_MAX, ENTRY_PROPOSALS_MAX};
+use rota_protocol::limits::{BATCH_BYTES_MAX, ENTRY_PROPOSALS_MAX};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -172,7 +172,7 @@ impl Run {
         let (mut bytes, mut count) = (ENTRY_HEAD_BYTES_MAX, 0);
         while let Some(next) = self.waiting.front() {
             let fits =
-                bytes + next.bytes.len() <= ENTRY_BYTES_MAX && count + next.count <= ENTRY_PROPOSALS_MAX;
+                bytes + next.bytes.len() <= BATCH_BYTES_MAX && count + next.count <= ENTRY_PROPOSALS_MAX;
             if !fits && !batch.is_empty() {
                 break;
             }

@@ -5,10 +5,12 @@
 
 use super::attempt;
 use crate::io::clock;
+use crate::logic::attempts::{self, Numbered};
 use crate::logic::cards::{Cards, Gate};
 use crate::logic::env::{Share, TaskEnv, task_env};
 use crate::logic::gang;
 use crate::logic::outbox::Outbox;
+use crate::logic::output::{self, Names};
 use crate::logic::reconcile::{Action, Desired, Local, LocalState, reconcile};
 use crate::node::Node;
 use crate::shim::ShimNote;
@@ -155,6 +157,7 @@ fn ended(state: &mut State, record: ExitRecord) {
     }
     state.cards.left(record.token);
     metrics::counter!(crate::meters::ATTEMPTS_ENDED, "end" => end_word(&record.end)).increment(1);
+    metrics::counter!(crate::meters::OUTPUT_DROPPED_BYTES).increment(record.dropped_bytes);
     state.outbox.ended(record.token, record.end.clone(), record.ran_ms);
     local.state = LocalState::Ended(record);
 }
@@ -318,7 +321,20 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
         let attempt = replica.attempt(token).filter(|attempt| attempt.epoch == epoch)?;
         let spec = replica.job(attempt.task.job)?.spec.whole();
         let meeting = gang::meeting(replica, token);
-        let env = task_env(&spec.env, task_of(node, attempt, &notes_base, meeting.as_ref()));
+        let (number, because) = place_of(replica, attempt);
+        let task = task_of(node, attempt, &notes_base, meeting.as_ref());
+        let env = task_env(&spec.env, TaskEnv { attempt: number, because, ..task });
+        let names = Names {
+            job: attempt.task.job.0,
+            index: attempt.task.index,
+            attempt: number,
+            host: replica.host(node.host).map_or("", |host| &host.name),
+            rank: if attempt.in_gang { attempt.task.index } else { 0 },
+            name: &spec.name,
+            user: &attempt.user,
+            because,
+        };
+        let output = output::order(&spec.output, node.config.output.limits(), &spec.workdir, &names);
         let kill_budget_ms = u32::try_from(params.kill_budget_ms).unwrap_or(u32::MAX);
         let roster = gang::roster(replica, attempt.task.job).filter(|_| meeting.is_some());
         Some(LaunchOrder {
@@ -340,8 +356,17 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
             warning: spec.warning,
             requeue_status: spec.requeue_status,
             gang: roster.unwrap_or_default().into_bytes(),
+            output,
         })
     })
+}
+
+/// The attempt's number among those of its task, and why the one before it ended.
+fn place_of(replica: &rota_core::State, attempt: &Attempt) -> (u32, &'static str) {
+    let all = attempts::of_task(replica, attempt.task.job, attempt.task.index);
+    let at = all.iter().position(|one| one.token == attempt.token);
+    let before = at.and_then(|at| all.get(at.checked_sub(1)?)).map_or("", Numbered::why_again);
+    (at.map_or(1, |at| all[at].number), before)
 }
 
 fn task_of<'a>(
@@ -363,6 +388,7 @@ fn task_of<'a>(
         share: is_share.then_some(Share { milli: attempt.card_milli, vram_mib: attempt.card_vram_mib }),
         notes_base,
         gang,
+        ..TaskEnv::plain(node.cluster, node.host, attempt.token, attempt.task, notes_base)
     }
 }
 

@@ -1,23 +1,27 @@
 //! A task's output, from whichever host has it, byte-addressed: nothing skipped, nothing repeated.
 //!
 //! Following goes on over retries: when an attempt has given its last byte and the task is not ended for good, the
-//! next attempt's output follows from its own byte 0, marked by its token.
+//! next attempt's output follows from its own byte 0, marked by its token. A host that is gone for good does not hold
+//! up its successors: what it has is told as missing.
 
 use super::caller::Caller;
 use super::read::touches;
 use super::session::Answers;
 use super::{READ_DEADLINE, not_found};
+use crate::logic::attempts::{self, Numbered};
 use crate::net::PeerLink;
 use crate::node::Node;
 use rota_consensus::AppliedNote;
 use rota_protocol::api::{ApiReply, LogChunk, OutputStream};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::{HostId, JobId, TaskId, Token};
+use rota_protocol::output::{AttemptName, LogAsk, LogNews, LogNote, LogStart};
 use rota_protocol::peer::{PeerReply, PeerRequest};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
 
 /// How long a host holds a read open while there is nothing new.
 const WAIT: Duration = Duration::from_millis(10_000);
@@ -25,21 +29,41 @@ const WAIT: Duration = Duration::from_millis(10_000);
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// How often a silent host is asked again before the reader is told.
 const RETRIES_MAX: u32 = 150;
+/// How long the host of an attempt that is over may be silent before its output is told as missing: longer than an agent
+/// takes to start.
+const SILENCE: Duration = Duration::from_secs(15);
 
 /// Which output.
 pub(super) struct Wanted {
-    pub(super) job: JobId,
-    pub(super) index: u32,
-    pub(super) attempt: Option<Token>,
-    pub(super) stream: OutputStream,
-    pub(super) offset: u64,
-    pub(super) follow: bool,
+    pub(super) ask: LogAsk,
+    /// The caller understands notes.
+    pub(super) notes: bool,
+}
+
+/// An attempt whose output is to be read.
+#[derive(Debug, Clone)]
+struct Source {
+    token: Token,
+    number: u32,
+    host: HostId,
+    host_name: String,
+    because: Option<String>,
+}
+
+impl Source {
+    fn note(&self, what: LogNews) -> ApiReply {
+        ApiReply::LogNote(LogNote { attempt: self.token, number: self.number, what })
+    }
+
+    fn begins(&self) -> ApiReply {
+        self.note(LogNews::Begins { host: self.host_name.clone(), because: self.because.clone() })
+    }
 }
 
 /// Where a task's output is to be found now.
 enum Place {
-    /// This attempt, on this host.
-    At(Token, HostId),
+    /// This attempt, on its host.
+    At(Source),
     /// The task waits for its next attempt.
     NotYet,
     /// No further attempt will come.
@@ -54,54 +78,80 @@ enum Place {
     NoAttempt,
 }
 
+/// How reading one attempt ended.
+enum Pumped {
+    /// With its last byte, or with all there is.
+    All,
+    /// The client is gone.
+    Gone,
+    /// Its host does not answer, and what it has from this byte on is missing.
+    Missing(u64),
+}
+
 pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers: Answers) {
     let mut notes = node.consensus.events();
+    let ask = &wanted.ask;
     // A job that was accepted elsewhere a moment ago must be known here before it is looked for.
     if let Err(error) = node.consensus.read_barrier(READ_DEADLINE).await
-        && wanted.follow
+        && ask.follow
     {
         answers.send(false, Err(error)).await;
         return;
     }
-    let mut offset = wanted.offset;
-    let mut after: Option<Token> = None;
+    let mut start = ask.start;
+    let mut after: Option<Token> = ask.after;
+    let mut told: Option<Token> = None;
     loop {
-        let found = place(node, caller, &wanted, after);
+        let found = place(node, caller, ask, after);
         match found {
-            Place::At(token, host) => {
+            Place::At(source) => {
+                if wanted.notes && told != Some(source.token) {
+                    told = Some(source.token);
+                    if !answers.send(true, Ok(source.begins())).await {
+                        return;
+                    }
+                }
                 let pumped = tokio::select! {
-                    pumped = pump(node, &wanted, token, host, offset, &answers) => pumped,
+                    pumped = pump(node, ask, &source, start, &answers) => pumped,
                     () = answers.closed() => return,
                 };
                 match pumped {
-                    Ok(true) => {}
+                    Ok(Pumped::All) => {}
+                    Ok(Pumped::Gone) => return,
+                    Ok(Pumped::Missing(offset)) if wanted.notes => {
+                        let host = source.host_name.clone();
+                        let note = source.note(LogNews::Unreachable { host, offset });
+                        if !answers.send(true, Ok(note)).await {
+                            return;
+                        }
+                    }
+                    Ok(Pumped::Missing(_)) => {}
                     // Granted, but its host has not begun with it: the next news of the job says more.
                     Err(error)
-                        if error.code == ErrorCode::NotFound && wanted.follow && is_live(node, token) =>
+                        if error.code == ErrorCode::NotFound && ask.follow && is_live(node, source.token) =>
                     {
-                        if !next_news(&mut notes, wanted.job, &answers).await {
+                        if !next_news(&mut notes, ask.job, &answers).await {
                             return;
                         }
                         continue;
                     }
-                    Err(error) if error.code == ErrorCode::NotFound && !has_begun(node, token) => {
+                    Err(error) if error.code == ErrorCode::NotFound && !has_begun(node, source.token) => {
                         answers.send(false, Ok(ApiReply::Done)).await;
                         return;
                     }
-                    Ok(false) => return,
                     Err(error) => {
                         answers.send(false, Err(error)).await;
                         return;
                     }
                 }
-                if !wanted.follow || wanted.attempt.is_some() {
+                if !ask.follow || ask.attempt.is_some() {
                     answers.send(false, Ok(ApiReply::Done)).await;
                     return;
                 }
-                (after, offset) = (Some(token), 0);
+                (after, start) = (Some(source.token), LogStart::Offset(0));
             }
-            Place::NotYet if wanted.follow => {
-                if !next_news(&mut notes, wanted.job, &answers).await {
+            Place::NotYet if ask.follow => {
+                if !next_news(&mut notes, ask.job, &answers).await {
                     return;
                 }
             }
@@ -110,7 +160,7 @@ pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers
                 return;
             }
             Place::Forgotten | Place::NoJob | Place::NoIndex | Place::NoAttempt => {
-                answers.send(false, Err(nowhere(&found, &wanted))).await;
+                answers.send(false, Err(nowhere(&found, ask))).await;
                 return;
             }
         }
@@ -118,13 +168,13 @@ pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers
 }
 
 /// Why there is nothing to read. An empty output would be taken for the task's own silence.
-fn nowhere(found: &Place, wanted: &Wanted) -> PublicError {
-    let job = wanted.job;
+fn nowhere(found: &Place, ask: &LogAsk) -> PublicError {
+    let job = ask.job;
     let (field, message) = match found {
-        Place::NoIndex => ("index", format!("job {job} has no index {}", wanted.index)),
+        Place::NoIndex => ("index", format!("job {job} has no index {}", ask.index)),
         Place::NoAttempt => ("attempt", format!("job {job} has no such attempt, or it is no longer kept")),
         Place::Forgotten => {
-            let task = TaskId { job, index: wanted.index };
+            let task = TaskId { job, index: ask.index };
             let kept = "a job keeps only its newest ended attempts, failed ones before others";
             ("index", format!("where task {task} ran is no longer kept: {kept}"))
         }
@@ -157,91 +207,181 @@ fn has_begun(node: &Node, token: Token) -> bool {
     node.consensus.read(|state| state.attempt(token).is_none_or(|attempt| attempt.started_ms.is_some()))
 }
 
-fn place(node: &Node, caller: &Caller, wanted: &Wanted, after: Option<Token>) -> Place {
+fn place(node: &Node, caller: &Caller, ask: &LogAsk, after: Option<Token>) -> Place {
     node.consensus.read(|state| {
-        let Some(job) = state.job(wanted.job).filter(|job| caller.sees(&job.tenant)) else {
+        let Some(job) = state.job(ask.job).filter(|job| caller.sees(&job.tenant)) else {
             return Place::NoJob;
         };
-        let live = state.attempts_of(wanted.job).map(|a| (a.task.index, a.token, a.host, false));
-        let ended = job.ended.iter().map(|a| (a.index, a.token, a.host, a.end.is_success()));
-        let mut attempts = live.chain(ended);
-        if let Some(token) = wanted.attempt {
-            return match attempts.find(|(_, known, ..)| *known == token) {
-                Some((_, token, host, _)) => Place::At(token, host),
-                None => Place::NoAttempt,
+        // By its token an attempt is found whatever its index; then the index is looked up, not asked for.
+        let index = match ask.attempt {
+            Some(AttemptName::Token(token)) => {
+                let ended = job.ended.iter().find(|one| one.token == token).map(|one| one.index);
+                let live = state.attempt(token).filter(|one| one.task.job == ask.job);
+                match ended.or(live.map(|one| one.task.index)) {
+                    Some(index) => index,
+                    None => return Place::NoAttempt,
+                }
+            }
+            _ => ask.index,
+        };
+        let Some(ordinal) = job.ordinal(index) else { return Place::NoIndex };
+        let all = attempts::of_task(state, ask.job, index);
+        let source = |at: usize| {
+            let one = &all[at];
+            let before = at.checked_sub(1).map(|before| all[before].why_again().to_owned());
+            let host_name =
+                state.host(one.host).map_or_else(|| one.host.to_string(), |host| host.name.clone());
+            let (token, number, host) = (one.token, one.number, one.host);
+            Place::At(Source { token, number, host, host_name, because: before })
+        };
+        if let Some(name) = ask.attempt {
+            let is_meant = |one: &Numbered| match name {
+                AttemptName::Token(token) => one.token == token,
+                AttemptName::Number(number) => one.number == number,
             };
+            return all.iter().position(is_meant).map_or(Place::NoAttempt, source);
         }
-        let Some(ordinal) = job.ordinal(wanted.index) else { return Place::NoIndex };
-        let newest =
-            attempts.filter(|(index, ..)| *index == wanted.index).max_by_key(|(_, token, ..)| *token);
+        let newest = all.last();
         // Successes are forgotten first: what is left of a task that succeeded may be an earlier failure.
-        let succeeded = newest.is_some_and(|(.., success)| success);
+        let succeeded = newest.is_some_and(|one| one.end.as_ref().is_some_and(|end| end.is_success()));
         let ran =
             job.succeeded.contains(ordinal) && !succeeded || job.failed.contains(ordinal) && newest.is_none();
         if after.is_none() && ran && job.ended_forgotten > 0 {
             return Place::Forgotten;
         }
-        match newest {
-            Some((_, token, host, _)) if after.is_none_or(|seen| token > seen) => Place::At(token, host),
-            _ if [&job.succeeded, &job.failed, &job.cancelled].iter().any(|over| over.contains(ordinal)) => {
+        // The next one that was not read, not the newest: a short one between two looks is not passed over.
+        let next = match after {
+            Some(seen) => all.iter().position(|one| one.token > seen),
+            None => all.len().checked_sub(1),
+        };
+        match next {
+            Some(at) => source(at),
+            None if [&job.succeeded, &job.failed, &job.cancelled]
+                .iter()
+                .any(|over| over.contains(ordinal)) =>
+            {
                 Place::Over
             }
-            _ => Place::NotYet,
+            None => Place::NotYet,
         }
     })
 }
 
-/// Sends one attempt's output up to its end (or to what there is, without `follow`); false when the client is gone.
+/// Sends one attempt's output up to its end, or to what there is, without `follow`.
 async fn pump(
     node: &Node,
-    wanted: &Wanted,
-    token: Token,
-    host: HostId,
-    mut offset: u64,
+    ask: &LogAsk,
+    source: &Source,
+    start: LogStart,
     answers: &Answers,
-) -> Result<bool, PublicError> {
-    let wait = if wanted.follow { WAIT } else { Duration::ZERO };
-    let mut failures = 0;
+) -> Result<Pumped, PublicError> {
+    let wait = if ask.follow { WAIT } else { Duration::ZERO };
+    let mut patience = Patience::default();
+    let mut start = start;
     loop {
-        let chunk = match read(node, host, token, wanted.stream, offset, wait).await {
+        let offset = match start {
+            LogStart::Offset(offset) => offset,
+            LogStart::Lines(_) => 0,
+        };
+        let chunk = match start {
+            LogStart::Offset(offset) => read(node, source, ask.stream, offset, wait).await,
+            LogStart::Lines(lines) => match find(node, source, ask.stream, lines).await {
+                Ok(found) => {
+                    start = LogStart::Offset(found);
+                    continue;
+                }
+                Err(error) => Err(error),
+            },
+        };
+        let chunk = match chunk {
             Ok(chunk) => chunk,
-            Err(error) if error.code == ErrorCode::Busy && failures < RETRIES_MAX && wanted.follow => {
-                failures += 1;
+            Err(error) if error.code == ErrorCode::Busy && ask.follow => {
+                if patience.is_over(is_live(node, source.token)) {
+                    return Ok(Pumped::Missing(offset));
+                }
+                if patience.failures > RETRIES_MAX {
+                    return Err(error);
+                }
                 tokio::time::sleep(RETRY_PAUSE).await;
                 continue;
             }
             Err(error) => return Err(error),
         };
-        failures = 0;
-        let (last, empty) = (chunk.last, chunk.bytes.is_empty());
-        offset = chunk.offset + chunk.bytes.len() as u64;
-        if !empty && !answers.send(true, Ok(ApiReply::Log(chunk))).await {
-            return Ok(false);
+        patience = Patience::default();
+        let (last, empty, moved) = (chunk.last, chunk.bytes.is_empty(), chunk.offset > offset);
+        start = LogStart::Offset(chunk.offset + chunk.bytes.len() as u64);
+        // An empty piece that begins later tells of what is not kept at the end.
+        if (!empty || moved) && !answers.send(true, Ok(ApiReply::Log(chunk))).await {
+            return Ok(Pumped::Gone);
         }
-        if last || (empty && !wanted.follow) {
-            return Ok(true);
+        if last || (empty && !ask.follow) {
+            return Ok(Pumped::All);
         }
+    }
+}
+
+/// How long a host was silent.
+#[derive(Default)]
+struct Patience {
+    failures: u32,
+    over_since: Option<Instant>,
+}
+
+impl Patience {
+    /// It failed again. Whether what it has is given up: only that of an attempt which is over, after a while.
+    fn is_over(&mut self, live: bool) -> bool {
+        self.failures += 1;
+        if live {
+            self.over_since = None;
+            return false;
+        }
+        self.over_since.get_or_insert_with(Instant::now).elapsed() > SILENCE
     }
 }
 
 async fn read(
     node: &Node,
-    host: HostId,
-    attempt: Token,
+    source: &Source,
     stream: OutputStream,
     offset: u64,
     wait: Duration,
 ) -> Result<LogChunk, PublicError> {
-    if host == node.host {
+    let attempt = source.token;
+    if source.host == node.host {
         return node.shims.read_log(attempt, stream, offset, wait).await;
     }
     let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
     let request = PeerRequest::ReadLog { attempt, stream, offset, wait_ms };
-    match node.net.call(host, request, wait + Duration::from_secs(2)).await {
-        Ok(PeerReply::Log(chunk)) => Ok(chunk),
+    match ask_host(node, source, request, wait).await? {
+        PeerReply::Log(chunk) => Ok(chunk),
+        other => Err(PublicError::new(ErrorCode::Internal, format!("an unexpected reply: {other:?}"))),
+    }
+}
+
+async fn find(node: &Node, source: &Source, stream: OutputStream, lines: u32) -> Result<u64, PublicError> {
+    let attempt = source.token;
+    if source.host == node.host {
+        return node.shims.find_log(attempt, stream, lines).await;
+    }
+    let request = PeerRequest::FindLog { attempt, stream, lines };
+    match ask_host(node, source, request, Duration::ZERO).await? {
+        PeerReply::LogAt { offset } => Ok(offset),
+        other => Err(PublicError::new(ErrorCode::Internal, format!("an unexpected reply: {other:?}"))),
+    }
+}
+
+async fn ask_host(
+    node: &Node,
+    source: &Source,
+    request: PeerRequest,
+    wait: Duration,
+) -> Result<PeerReply, PublicError> {
+    match node.net.call(source.host, request, wait + Duration::from_secs(2)).await {
         Ok(PeerReply::Refused(error)) => Err(error),
-        Ok(other) => Err(PublicError::new(ErrorCode::Internal, format!("an unexpected reply: {other:?}"))),
-        Err(error) => Err(PublicError::new(ErrorCode::Busy, format!("host {host} does not answer: {error}"))
-            .retry_after(500)),
+        Ok(reply) => Ok(reply),
+        Err(error) => {
+            let message = format!("host {} does not answer: {error}", source.host_name);
+            Err(PublicError::new(ErrorCode::Busy, message).retry_after(500))
+        }
     }
 }

@@ -7,16 +7,19 @@ use crate::node::Node;
 use rota_protocol::api::{ApiAnswer, ApiCall, ApiReply, ApiRequest};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::frame::{FrameKind, HELLO_VERSION, Hello, VERSION_MAX, VERSION_MIN, negotiate};
+use rota_protocol::output::{AttemptName, LogAsk, LogStart};
 use std::sync::Arc;
 use std::time::Duration;
 use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// Answers that may wait for a slow reader before its calls wait too.
 const ANSWERS_QUEUED_MAX: usize = 256;
+/// Pieces of output among them: two megabytes.
+const PIECES_QUEUED_MAX: usize = 8;
 /// Calls of one connection that run at once; further ones wait unread, which the client feels as back-pressure.
 const CALLS_OPEN_MAX: usize = 1_024;
 /// How long a stranger may take to greet, and to show a token: a stream that says nothing frees its place.
@@ -28,13 +31,29 @@ const ANSWERS_TOGETHER_MAX: usize = 64;
 #[derive(Clone)]
 pub struct Answers {
     seq: u32,
-    queue: mpsc::Sender<ApiAnswer>,
+    queue: mpsc::Sender<Queued>,
+    room: Arc<Semaphore>,
+}
+
+/// An answer that waits to be written, and the place of a large one.
+struct Queued {
+    answer: ApiAnswer,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Answers {
     /// Sends one answer; false when the client is gone.
     pub async fn send(&self, more: bool, result: Result<ApiReply, PublicError>) -> bool {
-        self.queue.send(ApiAnswer { seq: self.seq, more, result }).await.is_ok()
+        let place = match &result {
+            // A reader that is slow must not make this process hold much: its calls wait with the next piece.
+            Ok(ApiReply::Log(_)) => tokio::select! {
+                place = Arc::clone(&self.room).acquire_owned() => place.ok(),
+                () = self.queue.closed() => return false,
+            },
+            _ => None,
+        };
+        let answer = ApiAnswer { seq: self.seq, more, result };
+        self.queue.send(Queued { answer, _place: place }).await.is_ok()
     }
 
     /// Resolves when the client is gone.
@@ -79,8 +98,9 @@ async fn take_calls<R: AsyncRead + Unpin>(
     node: Arc<Node>,
     mut frames: FrameReader<R>,
     mut caller: Option<Caller>,
-    queue: mpsc::Sender<ApiAnswer>,
+    queue: mpsc::Sender<Queued>,
 ) -> Result<(), FramingError> {
+    let room = Arc::new(Semaphore::new(PIECES_QUEUED_MAX));
     let open = Arc::new(Semaphore::new(CALLS_OPEN_MAX));
     let mut calls = JoinSet::new();
     loop {
@@ -93,7 +113,7 @@ async fn take_calls<R: AsyncRead + Unpin>(
         };
         let Some(frame) = frame else { return Ok(()) };
         let call: ApiCall = frame.message(FrameKind::ApiCall)?;
-        let answers = Answers { seq: call.seq, queue: queue.clone() };
+        let answers = Answers { seq: call.seq, queue: queue.clone(), room: Arc::clone(&room) };
         if let ApiRequest::Authenticate { token } = &call.request {
             let result = Caller::of_token(&node, token);
             let failed = result.is_err();
@@ -131,8 +151,12 @@ async fn answer(node: &Arc<Node>, caller: Caller, request: ApiRequest, answers: 
     let (kind, result) = match request {
         ApiRequest::Watch { job } => return read::watch(node, &caller, job, answers).await,
         ApiRequest::Logs { job, index, attempt, stream, offset, follow } => {
-            let wanted = logs::Wanted { job, index, attempt, stream, offset, follow };
-            return logs::stream(node, &caller, wanted, answers).await;
+            let (attempt, start) = (attempt.map(AttemptName::Token), LogStart::Offset(offset));
+            let ask = LogAsk { job, index, attempt, after: None, stream, start, follow };
+            return logs::stream(node, &caller, logs::Wanted { ask, notes: false }, answers).await;
+        }
+        ApiRequest::Output { ask } => {
+            return logs::stream(node, &caller, logs::Wanted { ask, notes: true }, answers).await;
         }
         ApiRequest::Authenticate { .. } => ("read", Ok(ApiReply::Done)), // Taken by the session.
         request if !request.is_read() => ("write", write::answer(node, &caller, request).await),
@@ -148,13 +172,13 @@ async fn answer(node: &Arc<Node>, caller: Caller, request: ApiRequest, answers: 
 async fn write_answers<W: AsyncWrite + Unpin>(
     mut writer: W,
     version: u16,
-    mut answers: mpsc::Receiver<ApiAnswer>,
+    mut answers: mpsc::Receiver<Queued>,
 ) {
     let mut together = Vec::with_capacity(ANSWERS_TOGETHER_MAX);
     while answers.recv_many(&mut together, ANSWERS_TOGETHER_MAX).await > 0 {
         let mut bytes = Vec::new();
-        for answer in together.drain(..) {
-            match encode_message(version, FrameKind::ApiAnswer, &answer) {
+        for Queued { answer, _place } in &together {
+            match encode_message(version, FrameKind::ApiAnswer, answer) {
                 Ok(frame) => bytes.extend_from_slice(&frame),
                 Err(error) => {
                     let error =
@@ -169,5 +193,7 @@ async fn write_answers<W: AsyncWrite + Unpin>(
         if write_frame(&mut writer, &bytes).await.is_err() {
             return;
         }
+        // Their places are free once they are written.
+        together.clear();
     }
 }

@@ -167,7 +167,7 @@ fn bytes_to_text(value: &mut serde_json::Value) {
                     }
                 }
             }
-            ("workdir", path) => text_of_bytes(path),
+            ("workdir" | "stdout" | "stderr" | "stdin", bytes) => text_of_bytes(bytes),
             // JSON readers keep 53 bits of a number; a hash needs all 64.
             ("state_hash", hash) => {
                 if let Some(number) = hash.as_u64() {

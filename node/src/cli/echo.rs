@@ -22,6 +22,7 @@ pub fn echo(spec: &JobSpec) -> String {
     }
     shape_and_start(&mut lines, spec);
     end(&mut lines, spec);
+    output(&mut lines, spec);
     lines.add("env", format!("{} variables", spec.env.len()));
     lines.0.join("\n")
 }
@@ -94,6 +95,22 @@ fn shape_and_start(lines: &mut Lines, spec: &JobSpec) {
     }
     lines.add_if(spec.hold, "hold", "yes");
     lines.add("priority", spec.priority.to_string());
+}
+
+fn output(lines: &mut Lines, spec: &JobSpec) {
+    let output = &spec.output;
+    for (name, file) in [("output", &output.stdout), ("error", &output.stderr)] {
+        if let Some(file) = file {
+            lines.add(name, String::from_utf8_lossy(file));
+        }
+    }
+    lines.add_if(output.replace, "output-mode", "truncate");
+    if let Some(bytes) = output.bytes_max {
+        lines.add("output-max", amount::memory_text(bytes.div_ceil(1 << 20)));
+    }
+    if let Some(stdin) = &output.stdin {
+        lines.add("stdin", format!("{} bytes", stdin.len()));
+    }
 }
 
 fn end(lines: &mut Lines, spec: &JobSpec) {

@@ -9,6 +9,7 @@ use crate::parse::{Defaults, JobDraft, Key, Scalar, Value, draft_from_toml, read
 use clap::Args;
 use rota_protocol::PublicError;
 use rota_protocol::job::JobSpec;
+use rota_protocol::limits::STDIN_BYTES_MAX;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -77,8 +78,22 @@ impl JobArgs {
             Some((name.as_bytes().to_vec(), value.as_bytes().to_vec()))
         });
         draft.inherit_env(inherited);
+        if let Some(path) = draft.stdin_file().map(<[u8]>::to_vec) {
+            draft.give_stdin(self.input(OsStr::from_bytes(&path), here)?);
+        }
         let workdir = here.workdir.clone();
         Ok(draft.build(&Defaults { workdir, now_ms: here.now_ms })?)
+    }
+
+    /// What becomes standard input. One byte more than may be is enough to be refused.
+    fn input(&self, path: &OsStr, here: &Here) -> Result<Vec<u8>, Failure> {
+        let takes_all = |file: &Option<PathBuf>| file.as_ref().is_some_and(|path| path.as_os_str() == "-");
+        if path == "-" && (takes_all(&self.script) || takes_all(&self.spec)) {
+            let message = "- is read for the job itself already";
+            return Err(PublicError::invalid("stdin", message, "data.txt").into());
+        }
+        let path = if path == "-" { PathBuf::from("-") } else { here.workdir.join(path) };
+        read_to(&path, STDIN_BYTES_MAX as u64 + 1)
     }
 
     /// What script, spec file or command say.
@@ -148,11 +163,15 @@ fn file_with_asks(word: &OsStr, here: &Here) -> Option<(PathBuf, Vec<u8>)> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    read_to(path, FILE_BYTES_MAX)
+}
+
+fn read_to(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
     let mut text = Vec::new();
     let read = if path.as_os_str() == "-" {
-        std::io::stdin().lock().take(FILE_BYTES_MAX).read_to_end(&mut text)
+        std::io::stdin().lock().take(most).read_to_end(&mut text)
     } else {
-        std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut text))
+        std::fs::File::open(path).and_then(|file| file.take(most).read_to_end(&mut text))
     };
     read.map_err(|error| Failure::other(format!("cannot read {}: {error}", path.display())))?;
     Ok(text)

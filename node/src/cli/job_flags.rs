@@ -125,6 +125,22 @@ pub struct JobFlags {
     /// Working directory on the host that runs it [default: this one]
     #[arg(long, value_name = "DIR", help_heading = "Process")]
     pub workdir: Option<OsString>,
+    /// A file of yours for the output as well, written on the host that runs it: %j job, %a array element, %t attempt,
+    /// %h host, %r rank, %x name, %u user; standard error goes there too unless --error says otherwise
+    #[arg(long, short = 'o', value_name = "FILE", help_heading = "Output")]
+    pub output: Option<OsString>,
+    /// The same for standard error
+    #[arg(long, short = 'e', value_name = "FILE", help_heading = "Output")]
+    pub error: Option<OsString>,
+    /// Whether such a file is gone on with or begun anew: append or truncate [default: append]
+    #[arg(long, visible_alias = "open-mode", value_name = "MODE", help_heading = "Output")]
+    pub output_mode: Option<String>,
+    /// How much of each stream is kept for `rota logs`: its head and its tail, such as 10MiB
+    #[arg(long, value_name = "SIZE", help_heading = "Output")]
+    pub output_max: Option<String>,
+    /// A file that becomes standard input, kept with the job (256 KiB at most); - for what comes in here
+    #[arg(long, short = 'i', value_name = "FILE", help_heading = "Output")]
+    pub stdin: Option<OsString>,
 }
 
 impl JobFlags {
@@ -139,8 +155,16 @@ impl JobFlags {
                 draft.set(key, &Value::text(text))?;
             }
         }
-        if let Some(workdir) = &self.workdir {
-            draft.set(Key::Workdir, &Value::text(workdir.as_bytes()))?;
+        let paths = [
+            (Key::Workdir, &self.workdir),
+            (Key::Output, &self.output),
+            (Key::Error, &self.error),
+            (Key::Stdin, &self.stdin),
+        ];
+        for (key, path) in paths {
+            if let Some(path) = path {
+                draft.set(key, &Value::text(path.as_bytes()))?;
+            }
         }
         for (key, texts) in self.lists() {
             if !texts.is_empty() {
@@ -163,7 +187,7 @@ impl JobFlags {
         Ok(draft)
     }
 
-    fn single(&self) -> [(Key, Option<&str>); 26] {
+    fn single(&self) -> [(Key, Option<&str>); 28] {
         [
             (Key::Gpus, self.gpus.as_deref()),
             (Key::GpuShare, self.gpu_share.as_deref()),
@@ -191,6 +215,8 @@ impl JobFlags {
             (Key::Requeue, self.requeue.as_deref()),
             (Key::NoRequeue, self.no_requeue.as_deref()),
             (Key::Name, self.name.as_deref()),
+            (Key::OutputMode, self.output_mode.as_deref()),
+            (Key::OutputMax, self.output_max.as_deref()),
         ]
     }
 

@@ -10,7 +10,7 @@ use super::failure::{
     Failure, STATUS_DEADLINE, STATUS_DEPENDENCY, STATUS_FAILED, STATUS_INTERRUPTED, STATUS_LOST,
     STATUS_PREEMPTED, STATUS_TIME_LIMIT,
 };
-use super::follow::{JobWatch, Output, Wanted};
+use super::follow::{JobWatch, Output, Piece, Wanted};
 use super::job_args::{Here, JobArgs};
 use super::submit::{Handed, accept, tell_notes};
 use crate::client::steady::Steady;
@@ -118,8 +118,8 @@ type Sending<'a> = Pin<Box<dyn Future<Output = Result<(), PublicError>> + 'a>>;
 
 impl Attached<'_> {
     async fn to_the_end(&self, signals: &mut Signals) -> Result<JobRow, Failure> {
-        let wanted = |stream| Wanted { job: self.job, index: 0, attempt: None, stream, follow: true };
-        let (out, err) = (wanted(OutputStream::Stdout), wanted(OutputStream::Stderr));
+        let (out, err) =
+            (Wanted::all(self.job, OutputStream::Stdout), Wanted::all(self.job, OutputStream::Stderr));
         let requests = [ApiRequest::Watch { job: self.job }, out.request(), err.request()];
         let client = &self.context.client;
         let mut streams = client.streams(&requests).await?.into_iter();
@@ -140,8 +140,8 @@ impl Attached<'_> {
         };
         let outputs = async {
             tokio::try_join!(
-                self.pump(&mut out, tokio::io::stdout(), &moved),
-                self.pump(&mut err, tokio::io::stderr(), &moved),
+                self.pump(&mut out, tokio::io::stdout(), &moved, true),
+                self.pump(&mut err, tokio::io::stderr(), &moved, false),
             )
             .map(drop)
         };
@@ -232,8 +232,19 @@ impl Attached<'_> {
         output: &mut Output<'_>,
         mut sink: impl AsyncWrite + Unpin,
         moved: &Cell<u64>,
+        tells: bool,
     ) -> Result<(), PublicError> {
-        while let Some(bytes) = output.next().await? {
+        while let Some(piece) = output.next().await? {
+            let bytes = match piece {
+                Piece::Bytes(bytes) => bytes,
+                // Both streams say the same of attempts; gaps are each one's own.
+                Piece::Told(line) => {
+                    if tells || line.starts_with("gap ") {
+                        tell(&line);
+                    }
+                    continue;
+                }
+            };
             let written = async {
                 sink.write_all(&bytes).await?;
                 sink.flush().await

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `CUDA_VISIBLE_DEVICES`, `NVIDIA_VISIBLE_DEVICES` | UUIDs of the granted devices; empty, `void` for none |
 //! | `ROTA_JOB_ID`, `ROTA_TASK_INDEX`, `ROTA_TOKEN`, `ROTA_CLUSTER`, `ROTA_HOST` | who runs where |
+//! | `ROTA_ATTEMPT`, `ROTA_RESTART_REASON` | its number, from 1; why the attempt before it ended, in a word (`preempt`, `drain`, `move`, `reclaim`, `ceiling`, `failed`, `time_limit`, `host_lost`, `launch_failed`, `requeue`, `gang`, `ended`), empty for the first |
 //! | `ROTA_GPUS`, `ROTA_GPU_MILLI`, `ROTA_VRAM_MIB` | granted devices, cards in thousandths, their memory in MiB |
 //! | `ROTA_ALTERNATIVE` | which of the job's asks was granted: 0 for the first |
 //! | `ROTA_NOTICE_FILE` | from a warning, or TERM, on: lines `reason=` (`time_limit`, `preempt`, `drain`, `move`, `reclaim`, `ceiling`, `cancel`, `gang`, `fenced`, `shutdown`), `term_ms=`, `deadline_ms=` (TERM and KILL, ms since the epoch) |
@@ -60,6 +61,10 @@ pub struct TaskEnv<'a> {
     pub vram_mib: u64,
     /// Set when it has a share of one card instead of whole ones.
     pub share: Option<Share>,
+    /// The attempt's number, from 1.
+    pub attempt: u32,
+    /// Why the attempt before it ended, in one word; empty for the first.
+    pub because: &'a str,
     /// The beginning of the paths of its notes.
     pub notes_base: &'a [u8],
     /// Its gang.
@@ -72,7 +77,22 @@ impl<'a> TaskEnv<'a> {
     pub fn plain(cluster: ClusterId, host: HostId, token: Token, task: TaskId, notes_base: &'a [u8]) -> Self {
         let (gpu_milli, vram_mib, choice) = (0, 0, 0);
         let (devices, share, gang) = (&[], None, None);
-        Self { cluster, host, token, task, devices, choice, gpu_milli, vram_mib, share, notes_base, gang }
+        let (attempt, because) = (1, "");
+        Self {
+            cluster,
+            host,
+            token,
+            task,
+            devices,
+            choice,
+            gpu_milli,
+            vram_mib,
+            share,
+            attempt,
+            because,
+            notes_base,
+            gang,
+        }
     }
 }
 
@@ -94,6 +114,8 @@ pub fn task_env(user: &[(Vec<u8>, Vec<u8>)], task: TaskEnv<'_>) -> Vec<(Vec<u8>,
         (TOKEN_VAR, task.token.to_string()),
         (CLUSTER_VAR, task.cluster.to_string()),
         ("ROTA_HOST", task.host.to_string()),
+        ("ROTA_ATTEMPT", task.attempt.to_string()),
+        ("ROTA_RESTART_REASON", task.because.to_owned()),
         ("ROTA_GPUS", task.devices.len().to_string()),
         ("ROTA_GPU_MILLI", task.gpu_milli.to_string()),
         ("ROTA_VRAM_MIB", task.vram_mib.to_string()),
@@ -188,6 +210,10 @@ mod tests {
         assert_eq!(all(&env, "ROTA_JOB_ID"), ["5"]);
         assert_eq!(all(&env, "ROTA_TASK_INDEX"), ["3"]);
         assert_eq!(all(&env, "ROTA_ALTERNATIVE"), ["1"]);
+        assert_eq!(
+            (all(&env, "ROTA_ATTEMPT"), all(&env, "ROTA_RESTART_REASON")),
+            (vec!["1".into()], vec![String::new()])
+        );
         assert_eq!(all(&env, "ROTA_NOTICE_FILE"), ["/data/tasks/77-ab.notice"]);
         assert_eq!(all(&env, "ROTA_REQUEUE_FILE"), ["/data/tasks/77-ab.requeue"]);
     }

@@ -4,6 +4,7 @@
 //! Absent on purpose: tokio, ractor, files, sockets, clocks. Every `now_ms` is an argument, in ms of the machine's
 //! boot-time clock (`CLOCK_BOOTTIME`), whose origin differs from host to host and is never compared between hosts.
 
+pub mod attempts;
 pub mod cards;
 pub mod env;
 pub mod gang;
@@ -11,7 +12,9 @@ pub mod lease;
 pub mod lease_book;
 pub mod life;
 pub mod outbox;
+pub mod output;
 pub mod reconcile;
+pub mod storage;
 
 /// Planted bugs, for proving that the harness sees them (fault I24). All false in the product.
 #[doc(hidden)]

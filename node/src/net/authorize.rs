@@ -27,6 +27,7 @@ pub fn authorize(from: HostId, request: &PeerRequest) -> Result<(), PublicError>
         | PeerRequest::Raft { .. }
         | PeerRequest::ReadIndex
         | PeerRequest::ReadLog { .. }
+        | PeerRequest::FindLog { .. }
         | PeerRequest::Signal { .. } => Ok(()),
     }
 }

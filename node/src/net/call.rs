@@ -85,7 +85,8 @@ fn is_repeatable(request: &PeerRequest) -> bool {
         PeerRequest::Raft { .. }
         | PeerRequest::ReadIndex
         | PeerRequest::Renew { .. }
-        | PeerRequest::ReadLog { .. } => true,
+        | PeerRequest::ReadLog { .. }
+        | PeerRequest::FindLog { .. } => true,
         PeerRequest::Propose { .. } | PeerRequest::Signal { .. } => false,
     }
 }

@@ -29,9 +29,10 @@ impl Class {
     pub(super) fn of(request: &PeerRequest) -> Self {
         match request {
             PeerRequest::Raft { .. } | PeerRequest::ReadIndex | PeerRequest::Renew { .. } => Self::Raft,
-            PeerRequest::Propose { .. } | PeerRequest::ReadLog { .. } | PeerRequest::Signal { .. } => {
-                Self::Rest
-            }
+            PeerRequest::Propose { .. }
+            | PeerRequest::ReadLog { .. }
+            | PeerRequest::FindLog { .. }
+            | PeerRequest::Signal { .. } => Self::Rest,
         }
     }
 }

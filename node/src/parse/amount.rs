@@ -111,6 +111,19 @@ pub fn memory_mib(field: &str, text: &str) -> Result<u64, PublicError> {
 
 /// The same up to another limit, a whole number of TiB in MiB.
 pub(super) fn memory_mib_to(field: &str, text: &str, most_mib: u64) -> Result<u64, PublicError> {
+    memory(field, text, most_mib, 1 << 20)
+}
+
+/// An amount of memory or disk as text to bytes, in the same words; never 0.
+///
+/// # Errors
+/// As for [`memory_mib`].
+pub fn bytes(field: &str, text: &str) -> Result<u64, PublicError> {
+    memory(field, text, MEM_MIB_MAX, 1)
+}
+
+/// In pieces of `piece` bytes, rounded up.
+fn memory(field: &str, text: &str, most_mib: u64, piece: u64) -> Result<u64, PublicError> {
     const EXAMPLE: &str = "16G";
     let trimmed = text.trim();
     let (number, unit) = decimal(trimmed).map_err(|why| why.error(field, text, EXAMPLE))?;
@@ -137,7 +150,8 @@ pub(super) fn memory_mib_to(field: &str, text: &str, most_mib: u64) -> Result<u6
             EXAMPLE,
         ));
     }
-    number.times_ceil(unit_bytes, 1 << 20).filter(|mib| *mib <= most_mib).ok_or_else(|| {
+    let most = most_mib.saturating_mul((1 << 20) / piece);
+    number.times_ceil(unit_bytes, piece).filter(|pieces| *pieces <= most).ok_or_else(|| {
         let most = most_mib >> 20;
         PublicError::invalid(field, format!("{} is more than {most}T", quoted(text)), EXAMPLE)
     })

@@ -4,6 +4,7 @@
 use super::key::{Key, Scalar, Value};
 use super::needs::{Needs, alternatives};
 use super::pieces::{check_argv, command, env_fault, name_of, too_large, workdir};
+use super::streams::Streams;
 use super::terms::Terms;
 use super::{amount, word};
 use rota_protocol::codec;
@@ -35,6 +36,7 @@ pub struct JobDraft {
     needs: Needs,
     alternatives: Vec<Needs>,
     terms: Terms,
+    streams: Streams,
 }
 
 impl JobDraft {
@@ -60,6 +62,7 @@ impl JobDraft {
                 Ok(())
             }
             _ if self.needs.set(key, value)? || self.terms.set(key, value)? => Ok(()),
+            _ if self.streams.set(key, value)? => Ok(()),
             _ => Err(PublicError::new(ErrorCode::Internal, format!("{field} has no reader"))),
         }
     }
@@ -81,6 +84,7 @@ impl JobDraft {
             needs: self.needs.over(base.needs),
             alternatives: if self.alternatives.is_empty() { base.alternatives } else { self.alternatives },
             terms: self.terms.over(base.terms),
+            streams: self.streams.over(base.streams),
         }
     }
 
@@ -104,6 +108,7 @@ impl JobDraft {
             env: self.env.into_iter().collect(),
             workdir: workdir.into_os_string().into_vec(),
             ask: self.needs.clone().build()?,
+            output: self.streams.build()?,
             ..JobSpec::default()
         };
         add_alternatives(&mut spec, &self.needs, self.alternatives)?;
@@ -115,6 +120,17 @@ impl JobDraft {
         // What apply will check is checked here too, so that a refusal costs no round trip.
         rota_core::spec::validate(&spec).map_err(by_key)?;
         Ok(spec)
+    }
+
+    /// The file that is to become standard input and was not read yet; `-` for the caller's own.
+    #[must_use]
+    pub fn stdin_file(&self) -> Option<&[u8]> {
+        self.streams.stdin_file()
+    }
+
+    /// What was in that file.
+    pub fn give_stdin(&mut self, bytes: Vec<u8>) {
+        self.streams.give_stdin(bytes);
     }
 
     /// Takes variables of the caller's environment that the draft does not set itself.

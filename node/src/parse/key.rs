@@ -79,24 +79,44 @@ pub enum Key {
     Env,
     /// Working directory.
     Workdir,
+    /// A file of the user's for standard output.
+    Output,
+    /// A file of the user's for standard error.
+    Error,
+    /// Bytes of each stream that are kept on the host.
+    OutputMax,
+    /// Whether such a file is gone on with or begun anew.
+    OutputMode,
+    /// A file that becomes standard input.
+    Stdin,
 }
 
 /// Other names: short ones of our own, and those by which users of Slurm know the thing.
-const OTHER_NAMES: [(&str, Key); 5] = [
+const OTHER_NAMES: [(&str, Key); 7] = [
     ("model", Key::GpuModel),
     ("partition", Key::Queue),
     ("dependency", Key::After),
     ("signal", Key::Warn),
     ("time-limit", Key::Time),
+    ("open-mode", Key::OutputMode),
+    ("input", Key::Stdin),
 ];
 
 /// Flags of one letter.
-const LETTERS: [(char, Key); 5] =
-    [('N', Key::Nodes), ('q', Key::Queue), ('p', Key::Queue), ('d', Key::After), ('H', Key::Hold)];
+const LETTERS: [(char, Key); 8] = [
+    ('N', Key::Nodes),
+    ('q', Key::Queue),
+    ('p', Key::Queue),
+    ('d', Key::After),
+    ('H', Key::Hold),
+    ('o', Key::Output),
+    ('e', Key::Error),
+    ('i', Key::Stdin),
+];
 
 impl Key {
     /// All of them, in the order in which they are listed to people.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 41] = [
         Self::Name,
         Self::Command,
         Self::Gpus,
@@ -133,6 +153,11 @@ impl Key {
         Self::Retries,
         Self::Env,
         Self::Workdir,
+        Self::Output,
+        Self::Error,
+        Self::OutputMax,
+        Self::OutputMode,
+        Self::Stdin,
     ];
 
     /// As it is written: the flag without its dashes, and the path in an error.
@@ -175,6 +200,11 @@ impl Key {
             Self::Retries => "retries",
             Self::Env => "env",
             Self::Workdir => "workdir",
+            Self::Output => "output",
+            Self::Error => "error",
+            Self::OutputMax => "output-max",
+            Self::OutputMode => "output-mode",
+            Self::Stdin => "stdin",
         }
     }
 

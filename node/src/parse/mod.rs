@@ -3,7 +3,7 @@
 //!
 //! - [`amount`]: memory, CPUs, GPUs, counts; [`time`]: lengths of time; [`moment`]: points in time; [`word`]: arrays,
 //!   signals, states, job numbers; [`shape`]: gangs, layouts, dependencies, warnings; [`rules`]: bounds of queues;
-//! - [`key`]: what can be said of a job; [`draft`]: a job being put together, and its defaults; `needs`, `terms`: its parts;
+//! - [`key`]: what can be said of a job; [`draft`]: a job being put together, and its defaults; `needs`, `terms`, `streams`: its parts;
 //! - [`fields`]: spec files (TOML) and JSON bodies; [`script`]: `#ROTA` lines and how a script is run.
 //!
 //! What this is not: it never asks the cluster. Whether an ask can be met is the server's answer. Every refusal is a
@@ -19,6 +19,7 @@ mod pieces;
 pub mod rules;
 pub mod script;
 pub mod shape;
+mod streams;
 mod terms;
 pub mod time;
 pub mod word;

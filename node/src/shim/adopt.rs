@@ -5,10 +5,12 @@
 //! sealed, so that no shim can start it late and every later agent finds the same end.
 
 use super::host::{Adopted, Inner, Known, Phase};
+use super::pieces::Stream;
 use super::record::{self, Found, record_path};
 use crate::io::proc;
 use crate::logic::env::markers;
 use crate::logic::reconcile::LocalState;
+use rota_protocol::api::OutputStream;
 use rota_protocol::job::AttemptEnd;
 use rota_protocol::spool::{ExitRecord, ShimCall, ShimRecord};
 use rota_protocol::{ClusterId, Token};
@@ -140,9 +142,11 @@ async fn end_left_behind(inner: &Arc<Inner>, token: Token, shim: Option<&ShimRec
     super::notes::clear(&inner.tasks, token);
     let end = AttemptEnd::Vanished { reason: reason.to_owned() };
     let mut exit = ExitRecord::never_ran(token, end);
-    let len =
-        |stream: &str| std::fs::metadata(inner.dir.join(format!("{token}.{stream}"))).map_or(0, |m| m.len());
-    (exit.stdout_bytes, exit.stderr_bytes) = (len("stdout"), len("stderr"));
+    let [stdout, stderr] =
+        [OutputStream::Stdout, OutputStream::Stderr].map(|stream| Stream::new(&inner.dir, token, stream));
+    (exit.stdout_bytes, exit.stderr_bytes) = (stdout.end().unwrap_or(0), stderr.end().unwrap_or(0));
+    let kept = stdout.kept().unwrap_or(0) + stderr.kept().unwrap_or(0);
+    exit.dropped_bytes = (exit.stdout_bytes + exit.stderr_bytes).saturating_sub(kept);
     seal_until_done(record_path(&inner.dir, token), exit).await
 }
 

@@ -154,7 +154,7 @@ pub(super) struct Inner {
     pub(super) tasks: PathBuf,
     pub(super) boot: BootId,
     known: Mutex<BTreeMap<Token, Known>>,
-    retention: Mutex<Retention>,
+    pub(super) retention: Mutex<Retention>,
     notes: mpsc::Sender<ShimNote>,
 }
 
@@ -208,6 +208,7 @@ impl ShimHost {
         let server = link::spawn_server(exe, &dir, &writer).map_err(ShimError::Server)?;
         tasks.spawn(link::run_server(Arc::clone(&inner), exe.to_owned(), writer, server, queue));
         tasks.spawn(sync_unconfirmed(Arc::clone(&inner)));
+        tasks.spawn(super::expire::look(Arc::clone(&inner)));
         Ok((Self { inner, orders, _tasks: tasks }, adopted))
     }
 
@@ -281,12 +282,7 @@ impl ShimHost {
             }
         };
         if let Some(Known { phase: Phase::Ended { record, .. }, .. }) = ended {
-            let bytes = record.stdout_bytes + record.stderr_bytes;
-            let old = self.inner.retention.lock().unwrap_or_else(PoisonError::into_inner).keep(token, bytes);
-            if !old.is_empty() {
-                let dir = self.inner.dir.clone();
-                tokio::task::spawn_blocking(move || super::retention::delete(&dir, &old));
-            }
+            self.inner.keep_output(&record);
         }
     }
 

@@ -6,8 +6,8 @@ use super::lease_file::LeaseReader;
 use super::notes::Notes;
 use super::processes::{Processes, Reaped};
 use super::program::{NotRun, launch_failed, run_program};
-use super::pump::{MOVE_BYTES, Pump};
 use super::record::{OwnRecord, record_name};
+use super::streams::{Streams, give_input, take_input_back};
 use super::timer::{Timer, timespec};
 use super::uplink::{Inherited, Link, Sent};
 use super::warner::Warner;
@@ -20,7 +20,6 @@ use rota_protocol::job::AttemptEnd;
 use rota_protocol::spool::{ExitRecord, LaunchOrder, ShimCall, ShimEvent, ShimRecord};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitStatus};
 use std::ffi::OsStr;
 use std::io;
@@ -100,8 +99,7 @@ struct Keeper<'a, 'l> {
     life: Life,
     processes: Processes,
     warner: Warner,
-    pumps: [Pump; 2],
-    buffer: Vec<u8>,
+    streams: Streams,
     timer: Timer,
     started_due_ms: Option<u64>,
     output_told: [u64; 2],
@@ -123,15 +121,9 @@ impl<'a, 'l> Keeper<'a, 'l> {
         let path = Path::new(OsStr::from_bytes(&order.lease_path));
         let mut lease = LeaseReader::open(path, &inherited.boot, order.epoch)
             .map_err(|e| (launch_failed(format!("cannot read the lease: {e}")), 0))?;
-        let pipe = || {
-            pipe_with(PipeFlags::CLOEXEC).map_err(|e| (launch_failed(format!("cannot make a pipe: {e}")), 0))
-        };
-        let (stdout, stdout_end) = pipe()?;
-        let (stderr, stderr_end) = pipe()?;
-        let mut pumps = [
-            Pump::new(stdout, format!("{}.stdout", order.token)),
-            Pump::new(stderr, format!("{}.stderr", order.token)),
-        ];
+        let (mut streams, [stdout_end, stderr_end]) = Streams::open(order)?;
+        give_input(&order.output.stdin)
+            .map_err(|e| (launch_failed(format!("cannot make its input: {e}")), 0))?;
         // As late as possible: an order may have waited while this host's lease ran out.
         let (now_ms, deadline_ms) = (boottime_ms(), lease.deadline_ms());
         let kill_budget_ms = u64::from(order.kill_budget_ms);
@@ -139,11 +131,16 @@ impl<'a, 'l> Keeper<'a, 'l> {
             return Err((AttemptEnd::Fenced, 0));
         }
         let main = run_program(order, inherited.oom_default, &stdout_end, &stderr_end).map_err(|failed| {
-            if let NotRun::Program(_, line) = &failed {
-                pumps[1].say(line);
-            }
-            (failed.end(), pumps[1].len())
+            let stderr_bytes = match &failed {
+                NotRun::Program(_, line) => streams.last_word(line),
+                NotRun::Host(_) => 0,
+            };
+            (failed.end(), stderr_bytes)
         })?;
+        if !order.output.stdin.is_empty() {
+            // Best effort: an input that stays open here costs its memory until the attempt is over.
+            let _ = take_input_back();
+        }
         let params = LifeParams {
             time_limit_ms: order.time_limit_ms,
             grace_ms: u64::from(order.grace_ms),
@@ -160,8 +157,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
             life: Life::new(params, now_ms, deadline_ms),
             processes: Processes::new(main),
             warner: Warner::new(order.warning),
-            pumps,
-            buffer: Vec::new(),
+            streams,
             timer: Timer::default(),
             started_due_ms: Some(now_ms + STARTED_DELAY_MS),
             output_told: [0; 2],
@@ -194,20 +190,10 @@ impl<'a, 'l> Keeper<'a, 'l> {
 
     fn finish(mut self) -> ExitRecord {
         let ran_ms = boottime_ms().saturating_sub(self.life.started_ms());
-        for pump in &mut self.pumps {
-            if pump.pipe().is_some() {
-                self.buffer.resize(MOVE_BYTES, 0);
-                pump.finish(&mut self.buffer);
-            }
-        }
-        ExitRecord {
-            token: self.token,
-            end: self.life.ended(),
-            ran_ms,
-            stdout_bytes: self.pumps[0].len(),
-            stderr_bytes: self.pumps[1].len(),
-            dropped_bytes: self.pumps.iter().map(Pump::dropped).sum(),
-        }
+        self.streams.finish();
+        let ([stdout_bytes, stderr_bytes], dropped_bytes) = (self.streams.lens(), self.streams.dropped());
+        let (token, end) = (self.token, self.life.ended());
+        ExitRecord { token, end, ran_ms, stdout_bytes, stderr_bytes, dropped_bytes }
     }
 
     /// Sleeps until something happens, and handles it. True when the last process is gone.
@@ -220,7 +206,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
 
         let mut fds = Vec::with_capacity(5);
         fds.push(PollFd::new(&self.inherited.signals, PollFlags::IN));
-        let pipes = [0, 1].map(|at: usize| watch(&mut fds, self.pumps[at].pipe(), PollFlags::IN));
+        let pipes = self.streams.watch(&mut fds);
         if self.link.blocked {
             fds.push(PollFd::from_borrowed_fd(self.link.fd(), PollFlags::OUT));
         }
@@ -233,10 +219,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
         if timer {
             self.timer.clear();
         }
-        for (pump, _) in self.pumps.iter_mut().zip(pipes).filter(|(_, ready)| *ready) {
-            self.buffer.resize(MOVE_BYTES, 0);
-            pump.move_some(&mut self.buffer);
-        }
+        self.streams.go_on(pipes);
         signals && self.take_signals()
     }
 
@@ -335,7 +318,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
     }
 
     fn output_grew(&self) -> bool {
-        self.output_told != [self.pumps[0].len(), self.pumps[1].len()]
+        self.output_told != self.streams.lens()
     }
 
     /// Tells what is due. A message that finds nobody is not repeated: whoever attaches later hears all of it.
@@ -351,7 +334,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
             self.started_due_ms = None;
         }
         if self.output_grew() && now_ms >= self.output_due_ms {
-            let [stdout, stderr] = [self.pumps[0].len(), self.pumps[1].len()];
+            let [stdout, stderr] = self.streams.lens();
             if self.link.send(self.token, &ShimEvent::Output { stdout, stderr }) == Sent::Full {
                 return;
             }

@@ -1,24 +1,24 @@
-//! Reading an attempt's output: by byte offset, whole and in order, waiting without polling. The file is the only
+//! Reading an attempt's output: by byte offset, whole and in order, waiting without polling. The files are the only
 //! source; shims' messages just say when it is worth looking again.
 
 use super::host::{Inner, Phase, ShimHost};
+use super::pieces::Stream;
 use super::record::{self, record_path};
+use super::removed;
+use crate::cli::times::stamp;
 use rota_protocol::api::{LogChunk, OutputStream};
-use rota_protocol::limits::LOG_CHUNK_BYTES_MAX;
 use rota_protocol::spool::ExitRecord;
 use rota_protocol::{ErrorCode, PublicError, Token};
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 impl ShimHost {
     /// The next piece of an attempt's output from byte `offset` on. Waits up to `wait` for a first byte or the end;
-    /// an empty piece that is not the last means that nothing came. No byte is skipped or given twice to a reader
-    /// that asks on from `offset + bytes.len()`.
+    /// an empty piece that is not the last means that nothing came. No byte is given twice to a reader that asks on
+    /// from `offset + bytes.len()`, and none is skipped but those that were not kept: then the piece begins later.
     ///
     /// # Errors
-    /// `NotFound` when this host has nothing of the attempt, `Internal` when the disk fails.
+    /// `NotFound` when this host has nothing of the attempt, or no more; `Internal` when the disk fails.
     pub async fn read_log(
         &self,
         token: Token,
@@ -27,12 +27,8 @@ impl ShimHost {
         wait: Duration,
     ) -> Result<LogChunk, PublicError> {
         let until = tokio::time::Instant::now() + wait;
-        let name = match stream {
-            OutputStream::Stdout => format!("{token}.stdout"),
-            OutputStream::Stderr => format!("{token}.stderr"),
-        };
         let inner = self.inner();
-        let path = inner.dir.join(name);
+        let files = Stream::new(&inner.dir, token, stream);
         loop {
             let changed = inner.watch_changes(token);
             let news = changed.as_ref().map(|changed| changed.notified());
@@ -41,24 +37,37 @@ impl ShimHost {
                 // Registered before the file is looked at: growth after the look is not missed.
                 news.enable();
             }
-            let end = end_of(inner, token)?;
-            let total = end.as_ref().map(|exit| match stream {
+            let total = end_of(inner, token)?.map(|exit| match stream {
                 OutputStream::Stdout => exit.stdout_bytes,
                 OutputStream::Stderr => exit.stderr_bytes,
             });
-            let bytes = read_at(path.clone(), offset).await?;
-            let last = total.is_some_and(|total| offset.saturating_add(bytes.len() as u64) >= total);
+            let look = files.clone();
+            let read = on_disk(move || look.read(offset)).await?;
+            let (at, bytes) = match (read, total) {
+                (Some((at, bytes)), _) => (at, bytes),
+                // Nothing is kept up to the end: the piece is as empty as that.
+                (None, Some(total)) => (total.max(offset), Vec::new()),
+                (None, None) => (offset, Vec::new()),
+            };
+            let last = total.is_some_and(|total| at.saturating_add(bytes.len() as u64) >= total);
             if !bytes.is_empty() || last || tokio::time::Instant::now() >= until {
-                return Ok(LogChunk { attempt: token, offset, bytes, last });
+                return Ok(LogChunk { attempt: token, offset: at, bytes, last });
             }
-            match news.as_mut().as_pin_mut() {
-                Some(news) => {
-                    let _ = tokio::time::timeout_at(until, news).await;
-                }
-                // Released, and the file is shorter than its record says: it was damaged or cut.
-                None => return Ok(LogChunk { attempt: token, offset, bytes, last: true }),
-            }
+            // One that is not known any more has ended, so that this piece was its last.
+            let Some(news) = news.as_mut().as_pin_mut() else { continue };
+            let _ = tokio::time::timeout_at(until, news).await;
         }
+    }
+
+    /// The position at which the last `lines` lines of what is there begin.
+    ///
+    /// # Errors
+    /// As for [`Self::read_log`].
+    pub async fn find_log(&self, token: Token, stream: OutputStream, lines: u32) -> Result<u64, PublicError> {
+        let inner = self.inner();
+        end_of(inner, token)?;
+        let files = Stream::new(&inner.dir, token, stream);
+        on_disk(move || files.last_lines(lines)).await
     }
 }
 
@@ -76,38 +85,31 @@ fn end_of(inner: &Inner, token: Token) -> Result<Option<ExitRecord>, PublicError
             let reason = "its record was damaged".to_owned();
             ExitRecord::never_ran(token, rota_protocol::job::AttemptEnd::Vanished { reason })
         }))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let message = format!(
-                "this host has no output of attempt {token}: it never ran here, or its output was cleared"
-            );
-            Err(PublicError::new(ErrorCode::NotFound, message))
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(gone(inner, token)),
         Err(error) => Err(unreadable(&error)),
     }
 }
 
-async fn read_at(path: PathBuf, offset: u64) -> Result<Vec<u8>, PublicError> {
-    // The disk may stall; the runtime must not.
-    let read = tokio::task::spawn_blocking(move || {
-        let file = match std::fs::File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        let there = file.metadata()?.len().saturating_sub(offset);
-        let mut bytes = vec![0; usize::try_from(there).unwrap_or(usize::MAX).min(LOG_CHUNK_BYTES_MAX)];
-        let mut read = 0;
-        while read < bytes.len() {
-            match file.read_at(&mut bytes[read..], offset + read as u64)? {
-                0 => break,
-                len => read += len,
-            }
+/// Why there is nothing of an attempt here.
+fn gone(inner: &Inner, token: Token) -> PublicError {
+    let message = match removed::find(&inner.dir, token) {
+        Ok(Some((at_ms, rule))) => {
+            let (at, rule) = (stamp(at_ms), rule.setting());
+            format!("the output of attempt {token} was removed at {at} by the rule {rule}")
         }
-        bytes.truncate(read);
-        Ok(bytes)
-    });
-    match read.await {
-        Ok(Ok(bytes)) => Ok(bytes),
+        _ => format!(
+            "this host has no output of attempt {token}: it never ran here, or it was removed long ago"
+        ),
+    };
+    PublicError::new(ErrorCode::NotFound, message)
+}
+
+/// The disk may stall; the runtime must not.
+async fn on_disk<T: Send + 'static>(
+    act: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, PublicError> {
+    match tokio::task::spawn_blocking(act).await {
+        Ok(Ok(found)) => Ok(found),
         Ok(Err(error)) => Err(unreadable(&error)),
         Err(error) => Err(unreadable(&io::Error::other(error))),
     }

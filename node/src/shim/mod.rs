@@ -17,18 +17,24 @@ mod adopt;
 pub mod bench;
 mod calls;
 mod conclude;
+mod copy;
+mod expire;
 mod host;
 mod keep;
 mod lease_file;
 mod link;
 mod logs;
 mod notes;
+mod pieces;
 mod processes;
 mod program;
 mod pump;
 mod record;
+mod removed;
 mod retention;
 mod server;
+mod spool;
+mod streams;
 mod timer;
 mod uplink;
 mod warner;
@@ -36,6 +42,7 @@ mod wire;
 
 pub use host::{Adopted, LaunchError, ShimError, ShimHost, ShimNote};
 pub use lease_file::{LeaseFile, LeaseReader};
+pub use retention::KeepRules;
 pub use server::server_main;
 
 /// The hidden argument that turns the binary into the fork server.

@@ -6,6 +6,7 @@ use rota_protocol::api::{ApiAnswer, ApiCall, ApiReply, ApiRequest, LogChunk, Out
 use rota_protocol::frame::{FrameKind, VERSION_MAX};
 use rota_protocol::ids::{JobId, Token};
 use rota_protocol::job::{Actor, AttemptEnd, JobSpec, JobState, Role};
+use rota_protocol::output::{LogAsk, LogStart};
 use rota_protocol::view::{Accepted, JobRow, JobView, TaskCounts};
 use rota_protocol::{ErrorCode, PublicError, RequestId};
 use std::collections::BTreeMap;
@@ -159,7 +160,7 @@ async fn answer(shared: Arc<Shared>, call: ApiCall, queue: mpsc::Sender<ApiAnswe
             Ok(ApiReply::Me { actor, last })
         }
         ApiRequest::Watch { job }
-        | ApiRequest::Logs { job, .. }
+        | ApiRequest::Output { ask: LogAsk { job, .. } }
         | ApiRequest::Show { job, .. }
         | ApiRequest::Cancel { job, .. }
         | ApiRequest::Signal { job, .. }
@@ -168,7 +169,16 @@ async fn answer(shared: Arc<Shared>, call: ApiCall, queue: mpsc::Sender<ApiAnswe
             Err(PublicError::new(ErrorCode::NotFound, format!("no job {job}")))
         }
         ApiRequest::Watch { job } => return shared.watch(job, answers).await,
-        ApiRequest::Logs { job, stream, offset, follow, .. } => {
+        ApiRequest::Output { ask: LogAsk { job, stream, start, follow, after, .. } } => {
+            let offset = match start {
+                LogStart::Offset(offset) => offset,
+                LogStart::Lines(lines) => panic!("the last {lines} lines are not looked for here"),
+            };
+            // Each job has one attempt.
+            if after.is_some() {
+                answers.send(false, Ok(ApiReply::Done)).await;
+                return;
+            }
             return shared.logs(job, stream, offset, follow, answers).await;
         }
         ApiRequest::Show { job, .. } => Ok(ApiReply::Job(Box::new(shared.view(job)))),

@@ -91,6 +91,7 @@ pub(crate) fn api_calls() -> Vec<(&'static str, ApiCall)> {
                 evict_in_ms: Some(300_000),
             },
         ),
+        ("Output", ApiRequest::Output { ask: super::output::ask() }),
     ];
     (1_000..).zip(requests).map(|(seq, (label, request))| (label, ApiCall { seq, request })).collect()
 }
@@ -347,6 +348,8 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
         ("Accepted", ApiReply::Accepted(vec![Ok(accepted()), Err(error())])),
         ("Queues", ApiReply::Queues { index: 301, rows: vec![queue_row()] }),
         ("Reservations", ApiReply::Reservations { index: 301, rows: vec![reservation_row()] }),
+        ("LogNote", ApiReply::LogNote(super::output::begins())),
+        ("LogNote unreachable", ApiReply::LogNote(super::output::unreachable())),
     ];
     let mut answers: Vec<_> = (1_000..)
         .zip(replies)

@@ -34,6 +34,7 @@ pub(crate) fn peer_requests() -> Vec<(&'static str, PeerRequest)> {
             },
         ),
         ("Signal", PeerRequest::Signal { attempt: token(), signal: 15 }),
+        ("FindLog", PeerRequest::FindLog { attempt: token(), stream: OutputStream::Stderr, lines: 20 }),
     ]
 }
 
@@ -50,6 +51,7 @@ pub(crate) fn peer_replies() -> Vec<(&'static str, PeerReply)> {
         ("Log", PeerReply::Log(log_chunk())),
         ("Done", PeerReply::Done),
         ("Refused", PeerReply::Refused(error())),
+        ("LogAt", PeerReply::LogAt { offset: 4_097 }),
     ]
 }
 
@@ -159,6 +161,7 @@ pub(crate) fn launch_orders() -> Vec<(&'static str, LaunchOrder)> {
         warning: Some(rota_protocol::work::Warning { signal: 10, before_ms: 60_000, leader_only: true }),
         requeue_status: Some(75),
         gang: b"size=2\n".to_vec(),
+        output: super::output::order(),
     };
     vec![("order", order)]
 }

@@ -3,6 +3,7 @@
 use super::*;
 use rota_protocol::Token;
 use rota_protocol::api::OutputStream;
+use rota_protocol::limits::FRAME_BYTES_MAX;
 
 #[tokio::test]
 async fn a_call_reaches_the_peer_under_the_callers_own_name() {
@@ -81,7 +82,7 @@ async fn a_request_larger_than_a_frame_is_refused_before_it_is_sent() {
     let cluster = Cluster::new();
     let (a, b) = (Peer::start(cluster.host(1)).await, Peer::start(cluster.host(2)).await);
     a.knows(2, &b);
-    match a.raft(2, &vec![0; 2 << 20]).await {
+    match a.raft(2, &vec![0; FRAME_BYTES_MAX + 1]).await {
         Err(LinkError::Refused(error)) => assert_eq!(error.code, ErrorCode::TooLarge),
         other => panic!("{other:?}"),
     }

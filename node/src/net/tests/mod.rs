@@ -116,8 +116,10 @@ impl PeerHandler for Recorder {
                 PeerRequest::ReadIndex => PeerReply::ReadIndex { index: from.0 },
                 PeerRequest::Renew { .. } => PeerReply::Renewed,
                 // Too large for a frame.
-                PeerRequest::Signal { .. } => PeerReply::Raft { body: vec![0; 2 << 20] },
-                PeerRequest::Propose { .. } => std::future::pending().await,
+                PeerRequest::Signal { .. } => {
+                    PeerReply::Raft { body: vec![0; rota_protocol::limits::FRAME_BYTES_MAX] }
+                }
+                PeerRequest::Propose { .. } | PeerRequest::FindLog { .. } => std::future::pending().await,
             }
         }
         .boxed()

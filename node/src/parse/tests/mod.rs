@@ -437,7 +437,7 @@ fn a_job_that_is_no_job_or_too_large_is_refused() {
         (vec![b"a\0b".to_vec()], ErrorCode::Invalid),
         (vec![vec![b'x'; 1 << 20]], ErrorCode::TooLarge),
         (vec![b"x".to_vec(); 5_000], ErrorCode::TooLarge),
-        (vec![vec![b'x'; 100_000]; 4], ErrorCode::TooLarge),
+        (vec![vec![b'x'; 100_000]; 14], ErrorCode::TooLarge),
     ] {
         let error = build(argv);
         assert_eq!((error.code, error.field.as_deref()), (code, Some("command")), "{error}");
@@ -601,4 +601,36 @@ proptest! {
         prop_assert_eq!(time::duration_or_zero_ms("time", &time::duration_text(ms)), Ok(ms));
         prop_assert_eq!(amount::cpus_milli("cpus", &amount::milli_text(milli)), Ok(milli));
     }
+}
+
+#[test]
+fn output_and_input_are_said_like_everything_else() {
+    let draft = |text: &str| draft_from_toml(format!("command = \"x\"\n{text}").as_bytes());
+    let spec = draft("output = \"%j.out\"\nerror = \"e\"\noutput-max = \"10MiB\"\nopen-mode = \"truncate\"");
+    let output = spec.unwrap().build(&defaults()).unwrap().output;
+    assert_eq!((output.stdout, output.stderr), (Some(b"%j.out".to_vec()), Some(b"e".to_vec())));
+    assert_eq!((output.bytes_max, output.replace, output.stdin), (Some(10 << 20), true, None));
+    let refused = |text: &str| match draft(text) {
+        Ok(draft) => draft.build(&defaults()).unwrap_err(),
+        Err(error) => error,
+    };
+    for (text, field, part) in [
+        ("output = \"%q\"", "output", "'%q' in '%q' means nothing"),
+        ("output = 3", "output", "takes text"),
+        ("output-max = \"1KiB\"", "output-max", "1024 bytes are not between"),
+        ("output-max = \"much\"", "output-max", ""),
+        ("output-mode = \"apend\"", "output-mode", "append"),
+        ("stdin = \"data\"", "stdin", "only the command line reads"),
+        ("outptu = \"x\"", "outptu", "output"),
+    ] {
+        let error = refused(text);
+        assert_eq!(error.field.as_deref(), Some(field), "{text}: {error}");
+        assert!(error.to_string().contains(part), "{text}: {error}");
+    }
+    let mut draft = draft("stdin = \"data\"").unwrap();
+    assert_eq!(draft.stdin_file(), Some(&b"data"[..]));
+    draft.give_stdin(vec![0, 255]);
+    assert_eq!(draft.clone().build(&defaults()).unwrap().output.stdin, Some(vec![0, 255]));
+    draft.give_stdin(vec![7; rota_protocol::limits::STDIN_BYTES_MAX + 1]);
+    assert_eq!(draft.build(&defaults()).unwrap_err().field.as_deref(), Some("stdin"));
 }
