@@ -11,6 +11,7 @@ use rota_protocol::ids::JobId;
 use rota_protocol::job::{AttemptEnd, JobState};
 use rota_protocol::output::OutputSpec;
 use rota_protocol::view::{HostState, JobView};
+use rota_protocol::work::GangSpec;
 use rustix::process::Signal;
 use std::time::Duration;
 
@@ -87,6 +88,7 @@ pub(super) async fn three_attempts(bench: &Bench) -> Result<Report, LabError> {
         if gone.status == 0 || !gone.err.contains("attempt") {
             violations.push(format!("a fourth attempt: {} {:?}", gone.status, gone.err));
         }
+        violations.extend(parts(bench, &lab, &mut client).await?);
         let all = std::fs::read_to_string(&mine).unwrap_or_default();
         let separators = all.lines().filter(|line| line.starts_with("--- rota: job ")).count();
         if separators != 2 || !["1:", "2:requeue", "3:failed"].iter().all(|text| all.contains(text)) {
@@ -94,6 +96,45 @@ pub(super) async fn three_attempts(bench: &Bench) -> Result<Report, LabError> {
         }
     }
     Ok(Report::of("R055", bench.rounds, &violations).figure("attempts", 3, None))
+}
+
+/// R010: each element of an array and each rank of a gang has its own output, while the others still run.
+async fn parts(bench: &Bench, lab: &Lab, client: &mut Stubborn) -> Result<Vec<String>, LabError> {
+    let mut violations = Vec::new();
+    let script = "echo element $ROTA_TASK_INDEX; [ $ROTA_TASK_INDEX = 3 ] && sleep 600; true";
+    let array = client.submit(as_array(shell_job("array", script), 3)).await?;
+    let name = array.to_string();
+    for index in ["1", "2", "3"] {
+        let wanted = format!("element {index}\n");
+        let own = wait_for("an element's output", LIMIT, async || {
+            let read = said(&mut bench.rota(lab, 1, &["logs", &name, "--index", index])).await.ok()?;
+            (!read.out.is_empty()).then_some(read.out)
+        });
+        let own = own.await?;
+        if own != wanted.as_bytes() {
+            violations.push(format!("element {index} has {:?}", String::from_utf8_lossy(&own)));
+        }
+    }
+    said(&mut bench.rota(lab, 0, &["cancel", &name])).await?;
+    let mut gang = shell_job("gang", "printf 'rank %s\\nend' $RANK");
+    gang.gang = Some(GangSpec { min: 3, max: 3 });
+    let gang = client.submit(gang).await?;
+    done(client, gang).await?;
+    let name = gang.to_string();
+    let all = said(&mut bench.rota(lab, 0, &["logs", &name])).await?;
+    let wanted: String = (0..3).map(|rank| format!("[{rank}] rank {rank}\n[{rank}] end\n")).collect();
+    if all.out != wanted.as_bytes() {
+        violations.push(format!("all ranks: {:?} {:?}", String::from_utf8_lossy(&all.out), all.err));
+    }
+    let followed = said(&mut bench.rota(lab, 1, &["logs", "-f", &name])).await?;
+    if followed.status != 0 || followed.out.len() != wanted.len() {
+        violations.push(format!("all ranks, followed: {:?}", String::from_utf8_lossy(&followed.out)));
+    }
+    let one = said(&mut bench.rota(lab, 1, &["logs", &name, "--rank", "2"])).await?;
+    if one.out != b"rank 2\nend" {
+        violations.push(format!("one rank: {:?} {:?}", String::from_utf8_lossy(&one.out), one.err));
+    }
+    Ok(violations)
 }
 
 /// R056: replacements remove nothing, age does and says so, a limit keeps head and tail, a full disk only stops starts.
@@ -236,6 +277,33 @@ async fn restart(lab: &mut Lab, config: &str) -> Result<(), LabError> {
     lab.until_answers(0).await
 }
 
+/// An environment of a megabyte comes through the log as it was given.
+async fn environment(
+    bench: &Bench,
+    lab: &Lab,
+    client: &mut Stubborn,
+    peer: usize,
+) -> Result<Vec<String>, LabError> {
+    let mut spec = shell_job("environment", "exec cat /proc/self/environ");
+    spec.env.extend([
+        (b"EMPTY".to_vec(), Vec::new()),
+        (b"LINES".to_vec(), b"a\nb\n\n".to_vec()),
+        (b"NOT_UTF8".to_vec(), vec![0xff, b'=', 0x80, 1]),
+    ]);
+    spec.env.extend((0..10_u8).map(|n| (vec![b'B', b'0' + n], vec![b'a' + n; 100_000])));
+    let wanted: Vec<u8> =
+        spec.env.iter().flat_map(|(name, value)| [name, &b"="[..], value, b"\0"].concat()).collect();
+    let job = client.submit(spec).await?;
+    done(client, job).await?;
+    let got = said(&mut bench.rota(lab, peer, &["logs", &job.to_string()])).await?.out;
+    let is_there = got.windows(wanted.len()).any(|window| window == wanted);
+    Ok(if is_there {
+        Vec::new()
+    } else {
+        vec![format!("an environment of {} bytes became {}", wanted.len(), got.len())]
+    })
+}
+
 /// R060: the submitted files are gone, and the first attempt throws away what it was given; the second one, on another
 /// host, has the same script, input and environment.
 pub(super) async fn the_same_copy(bench: &Bench) -> Result<Report, LabError> {
@@ -276,6 +344,10 @@ pub(super) async fn the_same_copy(bench: &Bench) -> Result<Report, LabError> {
             (read.out == wanted).then_some(())
         })
         .await?;
+        let name = job.to_string();
+        let mut follow = bench.rota(&lab, other, &["logs", "-f", &name]);
+        let following = tokio::spawn(async move { said(&mut follow).await });
+        tokio::time::sleep(Duration::from_millis(500)).await;
         lab.signal(at, Signal::KILL)?;
         let mut client = Stubborn::without(&lab, at);
         let view = done(&mut client, job).await?;
@@ -291,6 +363,19 @@ pub(super) async fn the_same_copy(bench: &Bench) -> Result<Report, LabError> {
             let found = super::follow::difference(&second.out, &wanted);
             violations.push(format!("round {round}: the second attempt: {found}, {}", second.err));
         }
+        // A host that is gone for good does not hold up who follows.
+        let followed = following.await.map_err(|e| LabError::Io("following".into(), e.into()))??;
+        if followed.status != 0 || followed.out != [&wanted[..], &wanted[..]].concat() {
+            violations.push(format!(
+                "round {round}: followed {} bytes, {}",
+                followed.out.len(),
+                followed.err
+            ));
+        }
+        if !followed.err.contains("which does not answer") || !followed.err.contains("--- attempt 2 on") {
+            violations.push(format!("round {round}: it was told {:?}", followed.err));
+        }
+        violations.extend(environment(bench, &lab, &mut client, other).await?);
         lab.spawn(at)?;
         lab.until_up(3).await?;
     }

@@ -31,7 +31,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 const RETRIES_MAX: u32 = 150;
 /// How long the host of an attempt that is over may be silent before its output is told as missing: longer than an agent
 /// takes to start.
-const SILENCE: Duration = Duration::from_secs(15);
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// Which output.
 pub(super) struct Wanted {

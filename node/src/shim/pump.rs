@@ -74,6 +74,8 @@ impl Pump {
             let wait = super::timer::timespec(u64::from(ms));
             let mut fds = [PollFd::from_borrowed_fd(fd, flags)];
             match poll(&mut fds, Some(&wait)) {
+                // The user's file stands still: the host's own copy goes on without it.
+                Ok(0) if flags == PollFlags::OUT => self.copy = None,
                 Ok(0) => break,
                 Ok(_) => self.move_some(buffer),
                 Err(Errno::INTR) => {}
