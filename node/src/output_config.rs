@@ -29,7 +29,7 @@ pub struct OutputConfig {
     pub keep_failed: Option<String>,
     /// How much of it stays, all together; 10GiB.
     pub keep_bytes: Option<String>,
-    /// Of how many attempts; 20000.
+    /// Of how many attempts; 10000.
     pub keep_attempts: Option<usize>,
     /// With less free space than this under the data directory the host takes nothing new; 256MiB.
     pub disk_floor: Option<String>,
@@ -57,7 +57,7 @@ impl OutputConfig {
             return Err(PublicError::invalid("output.keep_failed", message, "30d"));
         }
         if rules.attempts_max == 0 {
-            return Err(PublicError::invalid("output.keep_attempts", "at least one stays", "20000"));
+            return Err(PublicError::invalid("output.keep_attempts", "at least one stays", "10000"));
         }
         self.try_disk_floor().map(drop)
     }

@@ -63,7 +63,7 @@ async fn a_stream_past_its_limit_is_kept_by_head_and_tail() {
     let found = pieces(&lab, 1, Stdout).await;
     let kept: u64 = found.iter().map(|(_, bytes)| bytes.len() as u64).sum();
     assert_eq!(record.dropped_bytes, 1_600_000 - kept);
-    assert!(kept <= 128 << 10 && kept >= 112 << 10, "{kept}");
+    assert!((112 << 10..=128 << 10).contains(&kept), "{kept}");
     assert_eq!(found.len(), 2, "a head and a tail");
     assert_eq!((found[0].0, found[0].1.len()), (0, 64 << 10));
     for (from, bytes) in &found {

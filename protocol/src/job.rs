@@ -126,8 +126,8 @@ pub struct JobSpec {
     pub warning: Option<Warning>,
     /// Exit status by which a task asks to be queued again, on no one's account.
     pub requeue_status: Option<u8>,
-    /// Its output and input.
-    pub output: OutputSpec,
+    /// What is said of its output and input, which few jobs do; see [`Self::output`].
+    pub output: Option<Box<OutputSpec>>,
 }
 
 impl Default for JobSpec {
@@ -158,12 +158,18 @@ impl Default for JobSpec {
             requeue: true,
             warning: None,
             requeue_status: None,
-            output: OutputSpec::default(),
+            output: None,
         }
     }
 }
 
 impl JobSpec {
+    /// What is said of its output and input.
+    #[must_use]
+    pub fn output(&self) -> &OutputSpec {
+        self.output.as_deref().unwrap_or(&OutputSpec::SILENT)
+    }
+
     /// The ask and its alternatives, in the order in which they are tried.
     pub fn asks(&self) -> impl Iterator<Item = &Ask> {
         std::iter::once(&self.ask).chain(&self.alternatives)

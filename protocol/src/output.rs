@@ -45,6 +45,18 @@ pub struct OutputOrder {
     pub stdin: Vec<u8>,
 }
 
+impl OutputSpec {
+    /// Nothing is said.
+    pub const SILENT: Self =
+        Self { bytes_max: None, stdout: None, stderr: None, replace: false, stdin: None };
+
+    /// As a job holds it.
+    #[must_use]
+    pub fn held(self) -> Option<Box<Self>> {
+        (self != Self::SILENT).then(|| Box::new(self))
+    }
+}
+
 /// Bytes of each stream that are kept where nobody says otherwise: more is a flood.
 pub const KEPT_BYTES_DEFAULT: u64 = 1 << 30;
 /// Bytes of each stream that are kept in a second where nobody says otherwise: more than a disk takes.

@@ -12,6 +12,7 @@ use rota_node::lab::{Lab, LabError, wait_for};
 use rota_node::lab_work::{Stubborn, shell_job};
 use rota_protocol::JobId;
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
+use rota_protocol::output::OutputSpec;
 use rota_protocol::view::JobView;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
@@ -24,7 +25,7 @@ const MIB: u64 = 1 << 20;
 /// Longest wait for one stream.
 const LIMIT: Duration = Duration::from_secs(600);
 /// Most memory of its own that a shim has under any flood, in KiB: what a sleeping one has, and its buffers.
-const SHIM_KIB_MAX: u64 = 2 << 10;
+const SHIM_KIB_MAX: u64 = 4 << 10;
 /// Most memory that any flood adds to an agent, in KiB: pieces on their way to readers, and what the allocator keeps.
 const AGENT_KIB_MAX: u64 = 64 << 10;
 
@@ -97,7 +98,7 @@ async fn run(bench: &Bench, lab: &Lab, flood: &Flood) -> Result<(Vec<String>, Me
     let go = bench.dir.join(format!("go-{}", flood.name));
     let script = format!("while [ ! -e {} ]; do sleep 0.01; done; {}", go.display(), flood.script);
     let mut spec = shell_job(flood.name, &script);
-    spec.output.bytes_max = Some(flood.kept_mib * MIB);
+    spec.output = OutputSpec { bytes_max: Some(flood.kept_mib * MIB), ..OutputSpec::default() }.held();
     let job = client.submit(spec).await?;
     running_on(&mut client, job).await?;
     let got = bench.dir.join(format!("got-{}", flood.name));

@@ -5,7 +5,7 @@ use super::freeze::{position, running_on};
 use super::report::Report;
 use super::{Bench, budget, said};
 use rota_node::lab::{Lab, LabError, wait_for};
-use rota_node::lab_work::{Stubborn, as_array, shell_job};
+use rota_node::lab_work::{Stubborn, as_array, shell_job, true_job};
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
 use rota_protocol::ids::JobId;
 use rota_protocol::job::{AttemptEnd, JobState};
@@ -46,7 +46,8 @@ pub(super) async fn three_attempts(bench: &Bench) -> Result<Report, LabError> {
         spec.output = OutputSpec {
             stdout: Some(mine.as_os_str().as_encoded_bytes().to_vec()),
             ..OutputSpec::default()
-        };
+        }
+        .held();
         let job = client.submit(spec).await?;
         let name = job.to_string();
         let followed = said(&mut bench.rota(&lab, round % 2, &["logs", "-f", &name])).await?;
@@ -187,7 +188,7 @@ async fn capped(bench: &Bench, lab: &Lab) -> Result<(u64, Vec<String>), LabError
     let mut client = Stubborn::new(lab, 0);
     // It fails, so that it is not removed while it is looked at.
     let mut spec = shell_job("yes", &format!("timeout {seconds} yes 0123456789abcde; exit 9"));
-    spec.output.bytes_max = Some(CAP);
+    spec.output = OutputSpec { bytes_max: Some(CAP), ..OutputSpec::default() }.held();
     let job = client.submit(spec).await?;
     let view = done(&mut client, job).await?;
     let Some(token) = view.attempts.first().map(|attempt| attempt.token) else {
@@ -284,7 +285,9 @@ async fn environment(
     client: &mut Stubborn,
     peer: usize,
 ) -> Result<Vec<String>, LabError> {
-    let mut spec = shell_job("environment", "exec cat /proc/self/environ");
+    // Without a shell, which would put it into an order of its own.
+    let mut spec = true_job("environment");
+    spec.argv = vec![b"/bin/cat".to_vec(), b"/proc/self/environ".to_vec()];
     spec.env.extend([
         (b"EMPTY".to_vec(), Vec::new()),
         (b"LINES".to_vec(), b"a\nb\n\n".to_vec()),

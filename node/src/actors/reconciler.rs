@@ -334,7 +334,7 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
             user: &attempt.user,
             because,
         };
-        let output = output::order(&spec.output, node.config.output.limits(), &spec.workdir, &names);
+        let output = output::order(spec.output(), node.config.output.limits(), &spec.workdir, &names);
         let kill_budget_ms = u32::try_from(params.kill_budget_ms).unwrap_or(u32::MAX);
         let roster = gang::roster(replica, attempt.task.job).filter(|_| meeting.is_some());
         Some(LaunchOrder {

@@ -98,7 +98,7 @@ fn shape_and_start(lines: &mut Lines, spec: &JobSpec) {
 }
 
 fn output(lines: &mut Lines, spec: &JobSpec) {
-    let output = &spec.output;
+    let output = spec.output();
     for (name, file) in [("output", &output.stdout), ("error", &output.stderr)] {
         if let Some(file) = file {
             lines.add(name, String::from_utf8_lossy(file));

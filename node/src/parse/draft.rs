@@ -108,7 +108,7 @@ impl JobDraft {
             env: self.env.into_iter().collect(),
             workdir: workdir.into_os_string().into_vec(),
             ask: self.needs.clone().build()?,
-            output: self.streams.build()?,
+            output: self.streams.build()?.held(),
             ..JobSpec::default()
         };
         add_alternatives(&mut spec, &self.needs, self.alternatives)?;

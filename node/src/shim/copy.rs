@@ -32,8 +32,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) fn open(path: &[u8], user: Option<(u32, u32)>, replace: bool) -> io::Result<File> {
     let path = Path::new(OsStr::from_bytes(path));
     let file = if geteuid().is_root() {
-        let (uid, gid) = user.unwrap_or((0, 0));
-        as_user(uid, gid, || open_plainly(path, true))?
+        match user {
+            Some((uid, gid)) if uid != 0 => as_user(uid, gid, || open_plainly(path, true))?,
+            _ => open_plainly(path, true),
+        }
     } else {
         open_plainly(path, false)
     }?;

@@ -31,7 +31,7 @@ pub struct KeepRules {
 impl Default for KeepRules {
     fn default() -> Self {
         const DAY_MS: u64 = 24 * 3_600 * 1_000;
-        Self { succeeded_ms: 7 * DAY_MS, failed_ms: 30 * DAY_MS, bytes_max: 10 << 30, attempts_max: 20_000 }
+        Self { succeeded_ms: 7 * DAY_MS, failed_ms: 30 * DAY_MS, bytes_max: 10 << 30, attempts_max: 10_000 }
     }
 }
 

@@ -42,7 +42,7 @@ fn plain_spec() -> JobSpec {
         requeue: true,
         warning: None,
         requeue_status: None,
-        output: rota_protocol::output::OutputSpec::default(),
+        output: None,
         ..spec()
     }
 }

@@ -91,7 +91,7 @@ pub(crate) fn spec() -> JobSpec {
         requeue: false,
         warning: Some(Warning { signal: 10, before_ms: 60_001, leader_only: true }),
         requeue_status: Some(99),
-        output: super::output::spec(),
+        output: super::output::spec().held(),
     }
 }
 

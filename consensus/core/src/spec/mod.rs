@@ -21,7 +21,7 @@ pub fn validate(spec: &JobSpec) -> Result<(), PublicError> {
     check_command(spec)?;
     ask::check(&spec.ask)?;
     shape::check(spec)?;
-    output::check(&spec.output)?;
+    output::check(spec.output())?;
     for (at, alternative) in (1..).zip(&spec.alternatives) {
         ask::check(alternative).map_err(|error| of_alternative(error, at))?;
     }
@@ -97,7 +97,7 @@ fn check_command(spec: &JobSpec) -> Result<(), PublicError> {
     let bytes = spec.argv.iter().map(Vec::len).sum::<usize>()
         + spec.env.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>()
         + spec.workdir.len()
-        + spec.output.stdin.as_ref().map_or(0, Vec::len);
+        + spec.output().stdin.as_ref().map_or(0, Vec::len);
     if bytes > SPEC_BYTES_MAX {
         let message = format!("{bytes} bytes of arguments, environment and input are above {SPEC_BYTES_MAX}");
         return Err(PublicError::invalid("argv", message, "a path to a script"));

@@ -123,13 +123,13 @@ mod tests {
             requeue: false,
             warning: Some(Warning { signal: 10, before_ms: 11, leader_only: true }),
             requeue_status: Some(99),
-            output: rota_protocol::output::OutputSpec {
+            output: Some(Box::new(rota_protocol::output::OutputSpec {
                 bytes_max: Some(1 << 20),
                 stdout: Some(text("%j.out")),
                 stderr: Some(text("%j.err")),
                 replace: true,
                 stdin: Some(vec![0, 255]),
-            },
+            })),
         };
         let bare = JobSpec { workdir: Vec::new(), ..JobSpec::default() };
         let no_args = JobSpec { argv: Vec::new(), ..full.clone() };

@@ -607,7 +607,7 @@ proptest! {
 fn output_and_input_are_said_like_everything_else() {
     let draft = |text: &str| draft_from_toml(format!("command = \"x\"\n{text}").as_bytes());
     let spec = draft("output = \"%j.out\"\nerror = \"e\"\noutput-max = \"10MiB\"\nopen-mode = \"truncate\"");
-    let output = spec.unwrap().build(&defaults()).unwrap().output;
+    let output = spec.unwrap().build(&defaults()).unwrap().output().clone();
     assert_eq!((output.stdout, output.stderr), (Some(b"%j.out".to_vec()), Some(b"e".to_vec())));
     assert_eq!((output.bytes_max, output.replace, output.stdin), (Some(10 << 20), true, None));
     let refused = |text: &str| match draft(text) {
@@ -630,7 +630,7 @@ fn output_and_input_are_said_like_everything_else() {
     let mut draft = draft("stdin = \"data\"").unwrap();
     assert_eq!(draft.stdin_file(), Some(&b"data"[..]));
     draft.give_stdin(vec![0, 255]);
-    assert_eq!(draft.clone().build(&defaults()).unwrap().output.stdin, Some(vec![0, 255]));
+    assert_eq!(draft.clone().build(&defaults()).unwrap().output().stdin, Some(vec![0, 255]));
     draft.give_stdin(vec![7; rota_protocol::limits::STDIN_BYTES_MAX + 1]);
     assert_eq!(draft.build(&defaults()).unwrap_err().field.as_deref(), Some("stdin"));
 }
