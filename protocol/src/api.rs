@@ -8,6 +8,8 @@ use crate::command::{JobChange, TokenUse};
 use crate::error::PublicError;
 use crate::ids::{HostId, JobId, RequestId, Token};
 use crate::job::{Actor, JobSpec, JobState};
+pub use crate::output::LogChunk;
+
 use crate::output::{LogAsk, LogNote};
 use crate::queue::QueueSpec;
 use crate::reservation::ReservationAsk;
@@ -386,18 +388,4 @@ pub enum ApiReply {
     },
     /// What to know of the output that follows, or does not.
     LogNote(LogNote),
-}
-
-/// A piece of one attempt's output.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogChunk {
-    /// Whose.
-    pub attempt: Token,
-    /// Where it starts; later than asked if what lies between was not kept.
-    pub offset: u64,
-    /// The bytes.
-    #[serde(with = "crate::bytes")]
-    pub bytes: Vec<u8>,
-    /// The attempt has ended and this is its last piece.
-    pub last: bool,
 }

@@ -113,6 +113,20 @@ pub struct LogAsk {
     pub follow: bool,
 }
 
+/// A piece of one attempt's output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogChunk {
+    /// Whose.
+    pub attempt: Token,
+    /// Where it starts; later than asked if what lies between was not kept.
+    pub offset: u64,
+    /// The bytes.
+    #[serde(with = "crate::bytes")]
+    pub bytes: Vec<u8>,
+    /// The attempt has ended and this is its last piece.
+    pub last: bool,
+}
+
 /// What a reader is told beside the bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogNote {

@@ -84,8 +84,12 @@ pub(super) async fn bounded(bench: &Bench) -> Result<Report, LabError> {
 }
 
 fn per_second(mib: u64, seconds: f64) -> u64 {
-    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    // A rate for people: far below 2^52, and never negative.
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rate for people: far below 2^52, and never negative"
+    )]
     let rate = (mib as f64 / seconds.max(0.001)) as u64;
     rate
 }
@@ -140,33 +144,43 @@ async fn run(bench: &Bench, lab: &Lab, flood: &Flood) -> Result<(Vec<String>, Me
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     let seconds = started.elapsed().as_secs_f64();
-    let mut violations = Vec::new();
+    let mut violations = judged(bench, lab, flood, job, &got).await?;
     if status != Some(0) {
         violations.push(format!("the follower's status is {status:?}"));
     }
     let told = std::fs::read_to_string(&told).unwrap_or_default();
-    let view = show(&mut client, job).await?;
-    let kept = kept_files(lab, &view)?;
-    if flood.whole {
-        violations.extend(same(&got, &kept).map_err(io("cannot compare"))?.err());
-        if !told.is_empty() {
-            violations.push(format!("told {told:?}"));
-        }
-    } else {
-        let again = said(&mut bench.rota(lab, 0, &["logs", &job.to_string()])).await?;
-        let bytes: u64 = kept.iter().map(|path| path.metadata().map_or(0, |meta| meta.len())).sum();
-        if bytes > flood.kept_mib * MIB
-            || again.out.len() as u64 != bytes
-            || !again.err.contains("were not kept")
-        {
-            violations.push(format!("{bytes} bytes kept, {} given, told {:?}", again.out.len(), again.err));
-        }
-        if got.metadata().map_or(0, |meta| meta.len()) < flood.kept_mib * MIB / 2 {
-            violations.push("the follower has less than the head".into());
-        }
+    if flood.whole && !told.is_empty() {
+        violations.push(format!("told {told:?}"));
     }
     let _ = std::fs::remove_file(&got);
     Ok((violations, memory, seconds))
+}
+
+/// What the follower got, against what is kept and given again.
+async fn judged(
+    bench: &Bench,
+    lab: &Lab,
+    flood: &Flood,
+    job: JobId,
+    got: &Path,
+) -> Result<Vec<String>, LabError> {
+    let view = show(&mut Stubborn::new(lab, 0), job).await?;
+    let kept = kept_files(lab, &view)?;
+    if flood.whole {
+        let same = same(got, &kept).map_err(|e| LabError::Io("cannot compare".into(), e))?;
+        return Ok(same.err().into_iter().collect());
+    }
+    let mut violations = Vec::new();
+    let again = said(&mut bench.rota(lab, 0, &["logs", &job.to_string()])).await?;
+    let bytes: u64 = kept.iter().map(|path| path.metadata().map_or(0, |meta| meta.len())).sum();
+    if bytes > flood.kept_mib * MIB || again.out.len() as u64 != bytes || !again.err.contains("were not kept")
+    {
+        violations.push(format!("{bytes} bytes kept, {} given, told {:?}", again.out.len(), again.err));
+    }
+    if got.metadata().map_or(0, |meta| meta.len()) < flood.kept_mib * MIB / 2 {
+        violations.push("the follower has less than the head".into());
+    }
+    Ok(violations)
 }
 
 async fn show(client: &mut Stubborn, job: JobId) -> Result<JobView, LabError> {

@@ -7,7 +7,7 @@ use super::proxy::{Fault, Wires};
 use super::report::Report;
 use super::{Bench, budget, said};
 use rota_node::io::clock::wall_ms;
-use rota_node::lab::{LabError, wait_for};
+use rota_node::lab::{Lab, LabError, wait_for};
 use rota_node::lab_work::{Stubborn, shell_job};
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
 use rota_protocol::ids::JobId;
@@ -55,23 +55,7 @@ pub(super) async fn every_byte_once(bench: &Bench) -> Result<Report, LabError> {
             (text, told)
         });
 
-        tokio::time::sleep(lines(200)).await;
-        lab.signal(at, Signal::KILL)?;
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        lab.spawn(at)?;
-        lab.until_answers(at).await?;
-
-        tokio::time::sleep(lines(200)).await;
-        wires.set_around(follower, Fault::CUT);
-        tokio::time::sleep(lines(600)).await;
-        wires.heal();
-
-        tokio::time::sleep(lines(200)).await;
-        let leader = lab.leader().await?;
-        lab.signal(leader, Signal::KILL)?;
-        tokio::time::sleep(Duration::from_millis(1_000)).await;
-        lab.spawn(leader)?;
-
+        broken(&mut lab, &wires, at, follower, pace_ms).await?;
         let limit = lines(4 * LINES) + Duration::from_secs(60);
         let status = tokio::time::timeout(limit, child.wait()).await;
         let ended_ms = wall_ms();
@@ -95,20 +79,9 @@ pub(super) async fn every_byte_once(bench: &Bench) -> Result<Report, LabError> {
         let mut client = Stubborn::new(&lab, at);
         let view = ended(&mut client, job).await?;
         slowest_end = slowest_end.max(ended_ms.saturating_sub(view.row.ended_ms.unwrap_or(ended_ms)));
-        // Another peer gives the same, from any byte and from any line on.
-        let other = (at + 2) % 3;
-        lab.until_answers(other).await?;
-        for (args, from) in [
-            (vec!["logs", &name], 0),
-            (vec!["logs", &name, "--offset", "100"], 100),
-            (vec!["logs", &name, "--tail", "3"], wanted.len() - 15),
-        ] {
-            let again = said(&mut bench.rota(&lab, other, &args)).await?;
-            if again.status != 0 || again.out != wanted.as_bytes()[from..] {
-                let found = difference(&again.out, &wanted.as_bytes()[from..]);
-                violations.push(format!("round {round}: {args:?}: {found}, {}", again.err));
-            }
-        }
+        lab.until_answers((at + 2) % 3).await?;
+        let again = elsewhere(bench, &lab, (at + 2) % 3, job, wanted.as_bytes()).await?;
+        violations.extend(again.into_iter().map(|what| format!("round {round}: {what}")));
         lab.until_up(3).await?;
     }
     Ok(Report::of("R058", bench.rounds, &violations).figure("lines", LINES, None).figure(
@@ -116,6 +89,57 @@ pub(super) async fn every_byte_once(bench: &Bench) -> Result<Report, LabError> {
         slowest_end,
         Some(END_MS_MAX),
     ))
+}
+
+/// Everything that may break, one after the other, in times of the count.
+async fn broken(
+    lab: &mut Lab,
+    wires: &Wires,
+    at: usize,
+    follower: usize,
+    pace_ms: u64,
+) -> Result<(), LabError> {
+    let lines = |count: u64| Duration::from_millis(count * pace_ms);
+    tokio::time::sleep(lines(200)).await;
+    lab.signal(at, Signal::KILL)?;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    lab.spawn(at)?;
+    lab.until_answers(at).await?;
+
+    tokio::time::sleep(lines(200)).await;
+    wires.set_around(follower, Fault::CUT);
+    tokio::time::sleep(lines(600)).await;
+    wires.heal();
+
+    tokio::time::sleep(lines(200)).await;
+    let leader = lab.leader().await?;
+    lab.signal(leader, Signal::KILL)?;
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    lab.spawn(leader)?;
+    Ok(())
+}
+
+/// Another peer gives the same, from any byte and from any line on.
+async fn elsewhere(
+    bench: &Bench,
+    lab: &Lab,
+    peer: usize,
+    job: JobId,
+    wanted: &[u8],
+) -> Result<Vec<String>, LabError> {
+    let mut violations = Vec::new();
+    let name = job.to_string();
+    for (args, from) in [
+        (vec!["logs", &name], 0),
+        (vec!["logs", &name, "--offset", "100"], 100),
+        (vec!["logs", &name, "--tail", "3"], wanted.len() - 15),
+    ] {
+        let again = said(&mut bench.rota(lab, peer, &args)).await?;
+        if again.status != 0 || again.out != wanted[from..] {
+            violations.push(format!("{args:?}: {}, {}", difference(&again.out, &wanted[from..]), again.err));
+        }
+    }
+    Ok(violations)
 }
 
 /// All about a job that has ended, or is about to.

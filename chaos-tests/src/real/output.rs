@@ -278,6 +278,31 @@ async fn restart(lab: &mut Lab, config: &str) -> Result<(), LabError> {
     lab.until_answers(0).await
 }
 
+/// Submits a script that deletes all it was given, and deletes what was submitted. The job, or why there is none.
+async fn submitted(
+    bench: &Bench,
+    lab: &Lab,
+    round: usize,
+    input: &[u8],
+    secret: &str,
+) -> Result<Result<JobId, String>, LabError> {
+    let io = |e| LabError::Io("a file of the submission".into(), e);
+    let (dir, work) = (bench.dir.join(format!("submitted-{round}")), bench.dir.join(format!("work-{round}")));
+    std::fs::create_dir_all(&dir).and_then(|()| std::fs::create_dir_all(&work)).map_err(io)?;
+    let (script, stdin) = (dir.join("s.sh"), dir.join("input"));
+    let text = "#!/bin/sh\n#ROTA --cpus 1\nrm -f \"$0\"; rm -rf \"$PWD\"/*; cat; printf '%s' \"$SECRET\"\nif [ \"$ROTA_ATTEMPT\" = 1 ]; then sleep 600; fi\n";
+    std::fs::write(&script, text).and_then(|()| std::fs::write(&stdin, input)).map_err(io)?;
+    let (script, stdin, work) =
+        (script.display().to_string(), stdin.display().to_string(), work.display().to_string());
+    let env = format!("SECRET={secret}");
+    let words =
+        ["submit", "--script", &script, "--stdin", &stdin, "--env", &env, "--workdir", &work, "--json"];
+    let answer = said(&mut bench.rota(lab, 0, &words)).await?;
+    std::fs::remove_dir_all(&dir).map_err(io)?;
+    let json: serde_json::Value = serde_json::from_slice(&answer.out).unwrap_or_default();
+    Ok(json["job"].as_u64().map(JobId).ok_or(answer.err))
+}
+
 /// An environment of a megabyte comes through the log as it was given.
 async fn environment(
     bench: &Bench,
@@ -313,30 +338,15 @@ pub(super) async fn the_same_copy(bench: &Bench) -> Result<Report, LabError> {
     let mut lab = bench.lab("R060", 3, |_| {}).await?;
     let mut violations = Vec::new();
     for round in 0..bench.rounds {
-        let dir = bench.dir.join(format!("submitted-{round}"));
-        std::fs::create_dir_all(&dir).map_err(|e| LabError::Io("a folder".into(), e))?;
-        let (script, input) = (dir.join("s.sh"), dir.join("input"));
-        let text = "#!/bin/sh\n#ROTA --cpus 1\nrm -f \"$0\"; rm -rf \"$PWD\"/*; cat; printf '%s' \"$SECRET\"\nif [ \"$ROTA_ATTEMPT\" = 1 ]; then sleep 600; fi\n";
         let bytes: Vec<u8> = (0..=255).cycle().take(100_000).collect();
-        for (path, content) in [(&script, text.as_bytes()), (&input, &bytes)] {
-            std::fs::write(path, content).map_err(|e| LabError::Io("a file".into(), e))?;
-        }
         let secret = "line\nline\n=\t";
-        let (script, input) = (script.display().to_string(), input.display().to_string());
-        let env = format!("SECRET={secret}");
-        // The folder in which it deletes everything.
-        let work = bench.dir.join(format!("work-{round}"));
-        std::fs::create_dir_all(&work).map_err(|e| LabError::Io("a folder".into(), e))?;
-        let work = work.display().to_string();
-        let words =
-            ["submit", "--script", &script, "--stdin", &input, "--env", &env, "--workdir", &work, "--json"];
-        let submitted = said(&mut bench.rota(&lab, 0, &words)).await?;
-        let json: serde_json::Value = serde_json::from_slice(&submitted.out).unwrap_or_default();
-        let Some(job) = json["job"].as_u64().map(JobId) else {
-            violations.push(format!("not submitted: {}", submitted.err));
-            continue;
+        let job = match submitted(bench, &lab, round, &bytes, secret).await? {
+            Ok(job) => job,
+            Err(why) => {
+                violations.push(format!("not submitted: {why}"));
+                continue;
+            }
         };
-        std::fs::remove_dir_all(&dir).map_err(|e| LabError::Io("a folder".into(), e))?;
         let mut client = Stubborn::new(&lab, 0);
         let at = position(&lab, running_on(&mut client, job).await?);
         let mut wanted = bytes.clone();

@@ -5,12 +5,11 @@
 
 use super::attempt;
 use crate::io::clock;
-use crate::logic::attempts::{self, Numbered};
 use crate::logic::cards::{Cards, Gate};
 use crate::logic::env::{Share, TaskEnv, task_env};
 use crate::logic::gang;
 use crate::logic::outbox::Outbox;
-use crate::logic::output::{self, Names};
+use crate::logic::output;
 use crate::logic::reconcile::{Action, Desired, Local, LocalState, reconcile};
 use crate::node::Node;
 use crate::shim::ShimNote;
@@ -321,20 +320,10 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
         let attempt = replica.attempt(token).filter(|attempt| attempt.epoch == epoch)?;
         let spec = replica.job(attempt.task.job)?.spec.whole();
         let meeting = gang::meeting(replica, token);
-        let (number, because) = place_of(replica, attempt);
+        let (number, because) = output::place_of(replica, attempt);
         let task = task_of(node, attempt, &notes_base, meeting.as_ref());
         let env = task_env(&spec.env, TaskEnv { attempt: number, because, ..task });
-        let names = Names {
-            job: attempt.task.job.0,
-            index: attempt.task.index,
-            attempt: number,
-            host: replica.host(node.host).map_or("", |host| &host.name),
-            rank: if attempt.in_gang { attempt.task.index } else { 0 },
-            name: &spec.name,
-            user: &attempt.user,
-            because,
-        };
-        let output = output::order(spec.output(), node.config.output.limits(), &spec.workdir, &names);
+        let output = output::order(replica, attempt, &spec, node.config.output.limits());
         let kill_budget_ms = u32::try_from(params.kill_budget_ms).unwrap_or(u32::MAX);
         let roster = gang::roster(replica, attempt.task.job).filter(|_| meeting.is_some());
         Some(LaunchOrder {
@@ -359,14 +348,6 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
             output,
         })
     })
-}
-
-/// The attempt's number among those of its task, and why the one before it ended.
-fn place_of(replica: &rota_core::State, attempt: &Attempt) -> (u32, &'static str) {
-    let all = attempts::of_task(replica, attempt.task.job, attempt.task.index);
-    let at = all.iter().position(|one| one.token == attempt.token);
-    let before = at.and_then(|at| all.get(at.checked_sub(1)?)).map_or("", Numbered::why_again);
-    (at.map_or(1, |at| all[at].number), before)
 }
 
 fn task_of<'a>(

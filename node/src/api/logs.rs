@@ -4,18 +4,18 @@
 //! next attempt's output follows from its own byte 0, marked by its token. A host that is gone for good does not hold
 //! up its successors: what it has is told as missing.
 
+use super::READ_DEADLINE;
 use super::caller::Caller;
+use super::log_source::{Place, Source, nowhere, place};
 use super::read::touches;
 use super::session::Answers;
-use super::{READ_DEADLINE, not_found};
-use crate::logic::attempts::{self, Numbered};
 use crate::net::PeerLink;
 use crate::node::Node;
 use rota_consensus::AppliedNote;
 use rota_protocol::api::{ApiReply, LogChunk, OutputStream};
 use rota_protocol::error::{ErrorCode, PublicError};
-use rota_protocol::ids::{HostId, JobId, TaskId, Token};
-use rota_protocol::output::{AttemptName, LogAsk, LogNews, LogNote, LogStart};
+use rota_protocol::ids::{JobId, Token};
+use rota_protocol::output::{LogAsk, LogNews, LogStart};
 use rota_protocol::peer::{PeerReply, PeerRequest};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,44 +38,6 @@ pub(super) struct Wanted {
     pub(super) ask: LogAsk,
     /// The caller understands notes.
     pub(super) notes: bool,
-}
-
-/// An attempt whose output is to be read.
-#[derive(Debug, Clone)]
-struct Source {
-    token: Token,
-    number: u32,
-    host: HostId,
-    host_name: String,
-    because: Option<String>,
-}
-
-impl Source {
-    fn note(&self, what: LogNews) -> ApiReply {
-        ApiReply::LogNote(LogNote { attempt: self.token, number: self.number, what })
-    }
-
-    fn begins(&self) -> ApiReply {
-        self.note(LogNews::Begins { host: self.host_name.clone(), because: self.because.clone() })
-    }
-}
-
-/// Where a task's output is to be found now.
-enum Place {
-    /// This attempt, on its host.
-    At(Source),
-    /// The task waits for its next attempt.
-    NotYet,
-    /// No further attempt will come.
-    Over,
-    /// It ran, but which attempt it was and where is no longer kept.
-    Forgotten,
-    /// No such job, or not the caller's.
-    NoJob,
-    /// The job has no such index.
-    NoIndex,
-    /// The job has no such attempt, or it is no longer kept.
-    NoAttempt,
 }
 
 /// How reading one attempt ended.
@@ -111,38 +73,19 @@ pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers
                         return;
                     }
                 }
-                let pumped = tokio::select! {
-                    pumped = pump(node, ask, &source, start, &answers) => pumped,
-                    () = answers.closed() => return,
-                };
-                match pumped {
-                    Ok(Pumped::All) => {}
-                    Ok(Pumped::Gone) => return,
-                    Ok(Pumped::Missing(offset)) if wanted.notes => {
-                        let host = source.host_name.clone();
-                        let note = source.note(LogNews::Unreachable { host, offset });
-                        if !answers.send(true, Ok(note)).await {
-                            return;
-                        }
-                    }
-                    Ok(Pumped::Missing(_)) => {}
-                    // Granted, but its host has not begun with it: the next news of the job says more.
-                    Err(error)
-                        if error.code == ErrorCode::NotFound && ask.follow && is_live(node, source.token) =>
-                    {
+                match read_one(node, &wanted, &source, start, &answers).await {
+                    Then::Next => {}
+                    Then::Look => {
                         if !next_news(&mut notes, ask.job, &answers).await {
                             return;
                         }
                         continue;
                     }
-                    Err(error) if error.code == ErrorCode::NotFound && !has_begun(node, source.token) => {
-                        answers.send(false, Ok(ApiReply::Done)).await;
+                    Then::End(result) => {
+                        answers.send(false, result).await;
                         return;
                     }
-                    Err(error) => {
-                        answers.send(false, Err(error)).await;
-                        return;
-                    }
+                    Then::Leave => return,
                 }
                 if !ask.follow || ask.attempt.is_some() {
                     answers.send(false, Ok(ApiReply::Done)).await;
@@ -167,20 +110,40 @@ pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers
     }
 }
 
-/// Why there is nothing to read. An empty output would be taken for the task's own silence.
-fn nowhere(found: &Place, ask: &LogAsk) -> PublicError {
-    let job = ask.job;
-    let (field, message) = match found {
-        Place::NoIndex => ("index", format!("job {job} has no index {}", ask.index)),
-        Place::NoAttempt => ("attempt", format!("job {job} has no such attempt, or it is no longer kept")),
-        Place::Forgotten => {
-            let task = TaskId { job, index: ask.index };
-            let kept = "a job keeps only its newest ended attempts, failed ones before others";
-            ("index", format!("where task {task} ran is no longer kept: {kept}"))
-        }
-        _ => return not_found("job", &job.to_string()),
+/// What follows on one attempt.
+enum Then {
+    /// The attempts after it.
+    Next,
+    /// Another look, when there is news of the job.
+    Look,
+    /// The last answer.
+    End(Result<ApiReply, PublicError>),
+    /// Nothing: the client is gone.
+    Leave,
+}
+
+async fn read_one(node: &Node, wanted: &Wanted, source: &Source, start: LogStart, answers: &Answers) -> Then {
+    let ask = &wanted.ask;
+    let pumped = tokio::select! {
+        pumped = pump(node, ask, source, start, answers) => pumped,
+        () = answers.closed() => return Then::Leave,
     };
-    PublicError { field: Some(field.into()), ..PublicError::new(ErrorCode::NotFound, message) }
+    match pumped {
+        Ok(Pumped::Missing(offset)) if wanted.notes => {
+            let note = source.note(LogNews::Unreachable { host: source.host_name.clone(), offset });
+            if answers.send(true, Ok(note)).await { Then::Next } else { Then::Leave }
+        }
+        Ok(Pumped::All | Pumped::Missing(_)) => Then::Next,
+        Ok(Pumped::Gone) => Then::Leave,
+        // Granted, but its host has not begun with it: the next news of the job says more.
+        Err(error) if error.code == ErrorCode::NotFound && ask.follow && is_live(node, source.token) => {
+            Then::Look
+        }
+        Err(error) if error.code == ErrorCode::NotFound && !has_begun(node, source.token) => {
+            Then::End(Ok(ApiReply::Done))
+        }
+        Err(error) => Then::End(Err(error)),
+    }
 }
 
 /// Waits for a commit that touches the job; false when there is nobody left to tell.
@@ -205,66 +168,6 @@ fn is_live(node: &Node, token: Token) -> bool {
 /// Its host has begun with it, so that there is output, if none but an empty one.
 fn has_begun(node: &Node, token: Token) -> bool {
     node.consensus.read(|state| state.attempt(token).is_none_or(|attempt| attempt.started_ms.is_some()))
-}
-
-fn place(node: &Node, caller: &Caller, ask: &LogAsk, after: Option<Token>) -> Place {
-    node.consensus.read(|state| {
-        let Some(job) = state.job(ask.job).filter(|job| caller.sees(&job.tenant)) else {
-            return Place::NoJob;
-        };
-        // By its token an attempt is found whatever its index; then the index is looked up, not asked for.
-        let index = match ask.attempt {
-            Some(AttemptName::Token(token)) => {
-                let ended = job.ended.iter().find(|one| one.token == token).map(|one| one.index);
-                let live = state.attempt(token).filter(|one| one.task.job == ask.job);
-                match ended.or(live.map(|one| one.task.index)) {
-                    Some(index) => index,
-                    None => return Place::NoAttempt,
-                }
-            }
-            _ => ask.index,
-        };
-        let Some(ordinal) = job.ordinal(index) else { return Place::NoIndex };
-        let all = attempts::of_task(state, ask.job, index);
-        let source = |at: usize| {
-            let one = &all[at];
-            let before = at.checked_sub(1).map(|before| all[before].why_again().to_owned());
-            let host_name =
-                state.host(one.host).map_or_else(|| one.host.to_string(), |host| host.name.clone());
-            let (token, number, host) = (one.token, one.number, one.host);
-            Place::At(Source { token, number, host, host_name, because: before })
-        };
-        if let Some(name) = ask.attempt {
-            let is_meant = |one: &Numbered| match name {
-                AttemptName::Token(token) => one.token == token,
-                AttemptName::Number(number) => one.number == number,
-            };
-            return all.iter().position(is_meant).map_or(Place::NoAttempt, source);
-        }
-        let newest = all.last();
-        // Successes are forgotten first: what is left of a task that succeeded may be an earlier failure.
-        let succeeded = newest.is_some_and(|one| one.end.as_ref().is_some_and(|end| end.is_success()));
-        let ran =
-            job.succeeded.contains(ordinal) && !succeeded || job.failed.contains(ordinal) && newest.is_none();
-        if after.is_none() && ran && job.ended_forgotten > 0 {
-            return Place::Forgotten;
-        }
-        // The next one that was not read, not the newest: a short one between two looks is not passed over.
-        let next = match after {
-            Some(seen) => all.iter().position(|one| one.token > seen),
-            None => all.len().checked_sub(1),
-        };
-        match next {
-            Some(at) => source(at),
-            None if [&job.succeeded, &job.failed, &job.cancelled]
-                .iter()
-                .any(|over| over.contains(ordinal)) =>
-            {
-                Place::Over
-            }
-            None => Place::NotYet,
-        }
-    })
 }
 
 /// Sends one attempt's output up to its end, or to what there is, without `follow`.

@@ -4,7 +4,8 @@
 //! one. Writes go through agreement, reads are confirmed by a quorum unless the caller says `Stale`.
 
 pub mod caller;
-pub mod logs;
+pub mod log_source;
+mod logs;
 mod notes;
 pub mod read;
 pub mod session;

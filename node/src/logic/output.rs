@@ -1,26 +1,29 @@
 //! From what a job says of its output to what one attempt's shim does: limits of the host, names filled in.
 
+use super::attempts::{self, Numbered};
+use rota_core::{Attempt, State};
+use rota_protocol::job::JobSpec;
 use rota_protocol::output::{OutputOrder, OutputSpec};
 
 /// What the names of files may say of an attempt.
 #[derive(Debug, Clone, Copy)]
-pub struct Names<'a> {
+struct Names<'a> {
     /// The job's number.
-    pub job: u64,
+    job: u64,
     /// Array index, or rank.
-    pub index: u32,
+    index: u32,
     /// The attempt's number.
-    pub attempt: u32,
+    attempt: u32,
     /// The host's name.
-    pub host: &'a str,
+    host: &'a str,
     /// The rank in its gang; 0 outside of one.
-    pub rank: u32,
+    rank: u32,
     /// The job's name.
-    pub name: &'a str,
+    name: &'a str,
     /// The user.
-    pub user: &'a str,
+    user: &'a str,
     /// Why there was another attempt before; empty for none.
-    pub because: &'a str,
+    because: &'a str,
 }
 
 /// What a host allows.
@@ -34,9 +37,34 @@ pub struct HostLimits {
     pub rate_bytes: u64,
 }
 
-/// The order of one attempt. Relative names begin at the working directory.
+/// The attempt's number among those of its task, and in a word why the one before it ended.
 #[must_use]
-pub fn order(spec: &OutputSpec, host: HostLimits, workdir: &[u8], names: &Names<'_>) -> OutputOrder {
+pub fn place_of(state: &State, attempt: &Attempt) -> (u32, &'static str) {
+    let all = attempts::of_task(state, attempt.task.job, attempt.task.index);
+    let at = all.iter().position(|one| one.token == attempt.token);
+    let before = at.and_then(|at| all.get(at.checked_sub(1)?)).map_or("", Numbered::why_again);
+    (at.map_or(1, |at| all[at].number), before)
+}
+
+/// The order of one attempt.
+#[must_use]
+pub fn order(state: &State, attempt: &Attempt, spec: &JobSpec, host: HostLimits) -> OutputOrder {
+    let (number, because) = place_of(state, attempt);
+    let names = Names {
+        job: attempt.task.job.0,
+        index: attempt.task.index,
+        attempt: number,
+        host: state.host(attempt.host).map_or("", |host| &host.name),
+        rank: if attempt.in_gang { attempt.task.index } else { 0 },
+        name: &spec.name,
+        user: &attempt.user,
+        because,
+    };
+    filled(spec.output(), host, &spec.workdir, &names)
+}
+
+/// Relative names begin at the working directory.
+fn filled(spec: &OutputSpec, host: HostLimits, workdir: &[u8], names: &Names<'_>) -> OutputOrder {
     let file = |pattern: &Option<Vec<u8>>| match pattern {
         Some(pattern) => absolute(workdir, fill(pattern, names)),
         None => Vec::new(),
@@ -124,11 +152,11 @@ mod tests {
             stderr: Some(b"/tmp/e".to_vec()),
             ..OutputSpec::default()
         };
-        let whole = order(&spec, HOST, b"/home/ada", &NAMES);
+        let whole = filled(&spec, HOST, b"/home/ada", &NAMES);
         assert_eq!((whole.bytes_max, whole.rate_bytes), (4 << 30, 77));
         assert_eq!((&whole.stdout[..], &whole.stderr[..]), (&b"/home/ada/logs/12"[..], &b"/tmp/e"[..]));
         assert_eq!(whole.separator, b"\n--- rota: job 12, task 3, attempt 2 on n7 after: preempt\n");
-        let plain = order(&OutputSpec::default(), HOST, b"/", &NAMES);
+        let plain = filled(&OutputSpec::default(), HOST, b"/", &NAMES);
         let limits = OutputOrder { bytes_max: 1 << 30, rate_bytes: 77, ..OutputOrder::default() };
         assert_eq!(plain, limits);
     }
