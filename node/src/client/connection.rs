@@ -14,8 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio::task::JoinHandle;
 
-/// Answers of one call that wait for its reader before the connection waits.
-const ANSWERS_QUEUED_MAX: usize = 32;
+/// Answers of one call that wait for its reader before the connection waits: two megabytes of output, so that a client
+/// that follows all ranks of a wide gang stays small.
+const ANSWERS_QUEUED_MAX: usize = 8;
 
 /// A connection to one peer. Dropping it ends every call on it.
 pub struct Client {
