@@ -269,10 +269,11 @@ impl<'a> Output<'a> {
                         Some(format!("--- attempt {number} on {host}; the one before ended: {because}"))
                     }
                     (true, None) if number > 1 => {
-                        let job = self.wanted.job;
+                        let (job, index) = (self.wanted.job, self.wanted.index);
+                        let task = if index == 0 { job.to_string() } else { format!("{job}_{index}") };
                         let other = number - 1;
                         Some(format!(
-                            "this is attempt {number}; `rota logs {job} --attempt {other}` has the one before it"
+                            "this is attempt {number}; `rota logs {task} --attempt {other}` has the one before it"
                         ))
                     }
                     (true, _) => None,
