@@ -7,7 +7,7 @@ use rota_protocol::ErrorCode;
 use rota_protocol::command::{Command, Proposal};
 use rota_protocol::ids::{ClusterId, HostId, LeaseEpoch, RequestId};
 use rota_protocol::job::Actor;
-use rota_protocol::limits::ENTRY_PROPOSALS_MAX;
+use rota_protocol::limits::{ENTRY_BYTES_MAX, ENTRY_PROPOSALS_MAX};
 use rota_protocol::peer::{PeerReply, PeerRequest};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -149,7 +149,7 @@ async fn too_much_for_one_entry_is_refused() {
     assert_eq!(error.code, ErrorCode::TooLarge);
     let mut heavy = job(RequestId(2));
     if let Command::Submit { spec } = &mut heavy.command {
-        spec.argv = vec![vec![b'a'; 100_000]; 6];
+        spec.argv = vec![vec![b'a'; 100_000]; ENTRY_BYTES_MAX / 100_000 + 1];
     }
     let error = peer.propose(vec![heavy], PATIENCE).await.expect_err("too large");
     assert_eq!(error.code, ErrorCode::TooLarge);
