@@ -3,6 +3,7 @@
 //! Not here: anything that the cluster decides for itself (membership, leadership, lease epochs).
 
 use crate::devices::{DeviceConfig, DeviceSettings};
+use crate::hooks::{HooksConfig, SessionsConfig};
 use crate::logic::lease::LeaseParams;
 use crate::output_config::OutputConfig;
 use rota_consensus::Timings;
@@ -89,6 +90,10 @@ pub struct AgentConfig {
     pub metrics_open_on_loopback: bool,
     /// What is kept of the output of tasks.
     pub output: OutputConfig,
+    /// The host's own programs around attempts.
+    pub hooks: HooksConfig,
+    /// Interactive sessions.
+    pub sessions: SessionsConfig,
 }
 
 impl Default for AgentConfig {
@@ -109,6 +114,8 @@ impl Default for AgentConfig {
             devices: DeviceSettings::default(),
             metrics_open_on_loopback: false,
             output: OutputConfig::default(),
+            hooks: HooksConfig::default(),
+            sessions: SessionsConfig::default(),
         }
     }
 }
@@ -165,6 +172,8 @@ impl AgentConfig {
         }
         self.profile.lease().check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.output.check().map_err(|e| ConfigError::Rule(e.to_string()))?;
+        self.hooks.check().map_err(|e| ConfigError::Rule(e.to_string()))?;
+        self.sessions.idle_ms().map_err(|e| ConfigError::Rule(e.to_string()))?;
         if self.listen.port() == 0 {
             return Err(ConfigError::Rule(
                 "listen: port 0 would change at each start; give one, such as 7420".into(),

@@ -15,6 +15,7 @@ pub mod demo;
 pub mod devices;
 pub mod doctor;
 pub mod framing;
+pub mod hooks;
 pub mod http;
 pub mod io;
 pub mod lab;

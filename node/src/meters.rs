@@ -63,6 +63,12 @@ pub const LEASES_EXPIRED: &str = "rota_leases_expired_total";
 pub const LAUNCHES_FAILED: &str = "rota_launches_failed_total";
 /// Bytes of tasks' output that were not kept: over a limit or a rate, or refused by the disk.
 pub const OUTPUT_DROPPED_BYTES: &str = "rota_output_dropped_bytes_total";
+/// Attempts of which processes were left although they were killed.
+pub const ATTEMPTS_STUCK: &str = "rota_attempts_stuck_total";
+/// Epilogs of this host that failed or took too long.
+pub const EPILOGS_FAILED: &str = "rota_epilogs_failed_total";
+/// Devices that are well and kept out: processes that cannot be ended, failed epilogs.
+pub const DEVICES_DIRTY: &str = "rota_devices_dirty";
 /// Laws of the replicated state found broken here; must stay 0. Label `law`.
 pub const VIOLATIONS: &str = "rota_invariant_violations_total";
 /// This build. Label `version`; always 1.
@@ -97,7 +103,7 @@ const fn metric(name: &'static str, kind: Kind, unit: Unit, help: &'static str) 
 }
 
 /// Every metric.
-pub const ALL: [Metric; 27] = [
+pub const ALL: [Metric; 30] = [
     metric(JOBS, Kind::Gauge, Unit::Count, "Jobs by state"),
     metric(DEVICES, Kind::Gauge, Unit::Count, "Devices of this host by health"),
     metric(ATTEMPTS_LIVE, Kind::Gauge, Unit::Count, "Live attempts on this host"),
@@ -122,6 +128,9 @@ pub const ALL: [Metric; 27] = [
     metric(LEASES_EXPIRED, Kind::Counter, Unit::Count, "Leases that ran out"),
     metric(LAUNCHES_FAILED, Kind::Counter, Unit::Count, "Launches that failed on this host"),
     metric(OUTPUT_DROPPED_BYTES, Kind::Counter, Unit::Bytes, "Bytes of tasks' output that were not kept"),
+    metric(ATTEMPTS_STUCK, Kind::Counter, Unit::Count, "Attempts with processes that cannot be ended"),
+    metric(EPILOGS_FAILED, Kind::Counter, Unit::Count, "Epilogs that did not do their work"),
+    metric(DEVICES_DIRTY, Kind::Gauge, Unit::Count, "Devices kept out although they are well"),
     metric(VIOLATIONS, Kind::Counter, Unit::Count, "Broken laws of the state; must stay 0"),
     metric(BUILD_INFO, Kind::Gauge, Unit::Count, "This build; always 1"),
     metric(crate::http::REQUESTS, Kind::Counter, Unit::Count, "HTTP requests by route and status"),

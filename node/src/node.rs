@@ -6,6 +6,7 @@ use crate::actors::door::Door;
 use crate::actors::{api, devices, gossip, leases, meter, raft, reconciler, renewer, scheduler};
 use crate::config::AgentConfig;
 use crate::io::clock;
+use crate::logic::dirt::Dirt;
 use crate::logic::lease_book::LeaseBook;
 use crate::net::{Identity, Net};
 use crate::shim::ShimHost;
@@ -113,6 +114,7 @@ pub struct Node {
     pub seen: RwLock<Seen>,
     /// This host's own newest readings.
     pub own_readings: RwLock<Vec<DeviceReading>>,
+    dirt: Mutex<Dirt>,
     closing: AtomicBool,
 }
 
@@ -153,6 +155,7 @@ impl Node {
             lease: Mutex::new(None),
             seen: RwLock::default(),
             own_readings: RwLock::default(),
+            dirt: Mutex::default(),
             closing: AtomicBool::new(false),
         }
     }
@@ -160,6 +163,11 @@ impl Node {
     /// The leader's book of leases.
     pub fn lease_book(&self) -> MutexGuard<'_, LeaseBook> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why devices of this host are kept out although they are well.
+    pub fn dirt(&self) -> MutexGuard<'_, Dirt> {
+        self.dirt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The hosts that hold leases by the state, and their epochs.

@@ -3,7 +3,7 @@
 //! The caller's identity was checked in the handshake and its rights in `net::authorize`; here the request is handed
 //! to whoever can answer it.
 
-use crate::api::session;
+use crate::api::{session, sessions};
 use crate::io::clock;
 use crate::logic::lease_book::{Receipt, RoundEnd};
 use crate::net::{ApiStream, PeerHandler, PeerLink, hash_secret, issue, join_request_id};
@@ -114,6 +114,12 @@ async fn answer(node: &Arc<Node>, request: PeerRequest) -> PeerReply {
         PeerRequest::Signal { attempt, signal } => {
             node.shims.signal(attempt, signal).await;
             PeerReply::Done
+        }
+        PeerRequest::Session { job, attempt, actor, session, ask } => {
+            match sessions::serve_here(node, &actor, job, attempt, session, ask).await {
+                Ok(news) => PeerReply::Session(Box::new(news)),
+                Err(error) => PeerReply::Refused(error),
+            }
         }
         PeerRequest::Raft { .. } | PeerRequest::Propose { .. } | PeerRequest::ReadIndex => {
             PeerReply::Refused(PublicError::new(ErrorCode::Internal, "taken by agreement"))

@@ -14,6 +14,7 @@ use crate::output::{LogAsk, LogNote};
 use crate::queue::QueueSpec;
 use crate::reservation::ReservationAsk;
 use crate::secret::Secret;
+use crate::session::{SessionCall, SessionNews};
 use crate::view::{
     Accepted, ClusterView, DeviceRow, DoctorRow, HostRow, JobRow, JobView, QueueRow, ReservationRow,
 };
@@ -261,6 +262,8 @@ pub enum ApiRequest {
         /// Which.
         ask: LogAsk,
     },
+    /// One step of an interactive session.
+    Session(Box<SessionCall>),
 }
 
 impl ApiRequest {
@@ -280,7 +283,8 @@ impl ApiRequest {
             | Self::RemoveQueue { .. }
             | Self::Adjust { .. }
             | Self::Reserve { .. }
-            | Self::Unreserve { .. } => false,
+            | Self::Unreserve { .. }
+            | Self::Session(_) => false,
             Self::Authenticate { .. }
             | Self::Queue { .. }
             | Self::Show { .. }
@@ -388,4 +392,6 @@ pub enum ApiReply {
     },
     /// What to know of the output that follows, or does not.
     LogNote(LogNote),
+    /// Where a session stands.
+    Session(Box<SessionNews>),
 }

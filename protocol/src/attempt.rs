@@ -105,6 +105,8 @@ pub enum AttemptEnd {
     },
     /// Ended because another part of its gang was gone; runs again with it, or ends with it.
     GangBroken,
+    /// Ended in order because its host was shut down: planned, and nobody's fault.
+    HostStopped,
 }
 
 impl AttemptEnd {
@@ -131,7 +133,7 @@ impl AttemptEnd {
             Self::Preempted => 123,
             Self::Requeued { code } => *code,
             Self::LaunchFailed { .. } => 127,
-            Self::Fenced | Self::Lost | Self::Vanished { .. } | Self::GangBroken => 125,
+            Self::Fenced | Self::Lost | Self::Vanished { .. } | Self::GangBroken | Self::HostStopped => 125,
         }
     }
 }
@@ -150,6 +152,7 @@ impl fmt::Display for AttemptEnd {
             Self::Vanished { reason } => write!(f, "vanished: {reason}"),
             Self::Requeued { code } => write!(f, "asked to be queued again (exit {code})"),
             Self::GangBroken => f.write_str("ended with its gang"),
+            Self::HostStopped => f.write_str("ended while its host was shut down"),
         }
     }
 }

@@ -5,6 +5,7 @@ pub use crate::attempt::{AttemptEnd, AttemptState, EndReason};
 use crate::ask::Ask;
 use crate::limits::PRIORITY_DEFAULT;
 use crate::output::OutputSpec;
+use crate::session::SessionSpec;
 use crate::work::{Dependency, GangSpec, Layout, Warning};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -128,6 +129,8 @@ pub struct JobSpec {
     pub requeue_status: Option<u8>,
     /// What is said of its output and input, which few jobs do; see [`Self::output`].
     pub output: Option<Box<OutputSpec>>,
+    /// The task gets a terminal, for a person; not with `array`, `gang` or `service`.
+    pub session: Option<SessionSpec>,
 }
 
 impl Default for JobSpec {
@@ -159,6 +162,7 @@ impl Default for JobSpec {
             warning: None,
             requeue_status: None,
             output: None,
+            session: None,
         }
     }
 }

@@ -27,6 +27,7 @@ pub mod queue;
 pub mod report;
 pub mod reservation;
 pub mod secret;
+pub mod session;
 pub mod spool;
 pub mod v1;
 pub mod view;

@@ -4,8 +4,10 @@
 use crate::api::{LogChunk, OutputStream};
 use crate::command::{Outcome, Proposal};
 use crate::error::PublicError;
-use crate::ids::{ClusterId, HostId, LeaseEpoch, Token};
+use crate::ids::{ClusterId, HostId, JobId, LeaseEpoch, Token};
+use crate::job::Actor;
 use crate::secret::Secret;
+use crate::session::{SessionAsk, SessionNews};
 use serde::{Deserialize, Serialize};
 
 /// Which raft call the opaque bytes are.
@@ -75,6 +77,19 @@ pub enum PeerRequest {
         /// How many lines.
         lines: u32,
     },
+    /// One step of an interactive session of an attempt on its host, which checks the caller's rights itself.
+    Session {
+        /// Whose.
+        job: JobId,
+        /// Which attempt of it.
+        attempt: Token,
+        /// Who asks, as the first peer authenticated it.
+        actor: Actor,
+        /// Which session.
+        session: u64,
+        /// What.
+        ask: SessionAsk,
+    },
 }
 
 /// What a peer answers.
@@ -114,6 +129,8 @@ pub enum PeerReply {
         /// The position of its first byte.
         offset: u64,
     },
+    /// Where a session stands.
+    Session(Box<SessionNews>),
 }
 
 /// What a host without a certificate asks with its join token, inside TLS to a server whose CA fingerprint the

@@ -13,6 +13,7 @@
 use crate::ids::{BootId, ClusterId, DeviceUuid, HostId, LeaseEpoch, TaskId, Token};
 use crate::job::{AttemptEnd, EndReason};
 use crate::output::OutputOrder;
+use crate::session::LifeOrder;
 use crate::work::Warning;
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +66,8 @@ pub struct LaunchOrder {
     pub gang: Vec<u8>,
     /// Its output and input.
     pub output: OutputOrder,
+    /// Hooks, terminal.
+    pub life: LifeOrder,
 }
 
 /// Who keeps an attempt, written before its task starts: whoever finds the record knows that the token was used.
@@ -122,6 +125,8 @@ pub enum ShimCall {
     },
     /// A new agent listens: connect to it and say where the attempt stands.
     Attach,
+    /// Open the socket for sessions.
+    Sessions,
 }
 
 /// Shim to agent, unasked.
@@ -152,4 +157,16 @@ pub enum ShimEvent {
     ShimDied,
     /// The token was used before: nothing was started.
     Exists,
+    /// The task does not run yet: the host's prolog does.
+    Preparing {
+        /// The shim.
+        shim_pid: u32,
+    },
+    /// The host's epilog failed or took too long.
+    EpilogFailed {
+        /// What it said.
+        reason: String,
+    },
+    /// A session's output grew, or it ended; its files say more.
+    Session,
 }

@@ -36,6 +36,8 @@ pub struct State {
     inventory: Inventory,
     facts: Option<HostFacts>,
     actors: BTreeMap<DeviceUuid, ActorRef<device::Msg>>,
+    /// At the last look the host was being drained.
+    drained: bool,
 }
 
 impl Actor for Devices {
@@ -45,7 +47,7 @@ impl Actor for Devices {
 
     async fn pre_start(&self, myself: ActorRef<Msg>, node: Arc<Node>) -> Result<State, ActorProcessingErr> {
         let inventory = Inventory::new(&node.config.devices(&node.identity.host_name)?)?;
-        let mut state = State { node, inventory, facts: None, actors: BTreeMap::new() };
+        let mut state = State { node, inventory, facts: None, actors: BTreeMap::new(), drained: false };
         look(&myself, &mut state).await?;
         myself.send_interval(LOOK_EVERY, || Msg::Look);
         myself.send_interval(READ_EVERY, || Msg::Read);
@@ -93,7 +95,8 @@ impl Actor for Devices {
 }
 
 async fn look(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorProcessingErr> {
-    let facts = state.inventory.refresh().await;
+    let mut facts = state.inventory.refresh().await;
+    paint(state, &mut facts);
     let stuck = u32::try_from(state.inventory.stuck()).unwrap_or(u32::MAX);
     metrics::gauge!(crate::meters::PROBES_STUCK).set(f64::from(stuck));
     if state.facts.as_ref() == Some(&facts) {
@@ -110,6 +113,21 @@ async fn look(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorProc
     *state.node.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
     state.node.doors.renewer.send(renewer::Msg::FactsChanged);
     Ok(())
+}
+
+/// Devices that are well and must not be granted. A host that is let work again after a drain was looked at by somebody.
+fn paint(state: &mut State, facts: &mut HostFacts) {
+    let drains = state
+        .node
+        .consensus
+        .read(|replica| replica.host(state.node.host).is_some_and(|host| host.drain.is_some()));
+    let mut dirt = state.node.dirt();
+    if std::mem::replace(&mut state.drained, drains) && !drains && dirt.cleared() {
+        tracing::info!("the host was drained and takes work again: failed epilogs are forgotten");
+    }
+    dirt.paint(&mut facts.devices);
+    let dirty = u32::try_from(dirt.count()).unwrap_or(u32::MAX);
+    metrics::gauge!(crate::meters::DEVICES_DIRTY).set(f64::from(dirty));
 }
 
 async fn start_missing(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorProcessingErr> {

@@ -9,6 +9,7 @@ mod logs;
 mod notes;
 pub mod read;
 pub mod session;
+pub mod sessions;
 pub mod write;
 
 use rota_protocol::error::{ErrorCode, PublicError};

@@ -1,7 +1,7 @@
 //! One client's connection: frames in, calls run side by side, answers out in the order they are ready.
 
 use super::caller::Caller;
-use super::{logs, read, write};
+use super::{logs, read, sessions, write};
 use crate::framing::{FrameReader, FramingError, encode_message, write_frame};
 use crate::node::Node;
 use rota_protocol::api::{ApiAnswer, ApiCall, ApiReply, ApiRequest};
@@ -158,6 +158,7 @@ async fn answer(node: &Arc<Node>, caller: Caller, request: ApiRequest, answers: 
         ApiRequest::Output { ask } => {
             return logs::stream(node, &caller, logs::Wanted { ask, notes: true }, answers).await;
         }
+        ApiRequest::Session(call) => ("session", sessions::answer(node, &caller, *call).await),
         ApiRequest::Authenticate { .. } => ("read", Ok(ApiReply::Done)), // Taken by the session.
         request if !request.is_read() => ("write", write::answer(node, &caller, request).await),
         request => ("read", read::answer(node, &caller, request).await),

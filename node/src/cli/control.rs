@@ -8,7 +8,7 @@ use crate::client::{fresh_request, unexpected};
 use crate::parse::word;
 use clap::Args;
 use futures_util::future::join_all;
-use rota_protocol::api::{ApiReply, ApiRequest};
+use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
 use rota_protocol::view::JobRow;
 use rota_protocol::{JobId, PublicError};
 use serde_json::{Value, json};
@@ -57,7 +57,10 @@ pub async fn cancel(context: &Context, args: &CancelArgs) -> Result<u8, Failure>
                 (format!("job {name}: over"), json!({ "job": name, "live": 0 }))
             }
             Ok(ApiReply::Cancelling { live }) => {
-                (format!("job {name}: {live} running, being ended"), json!({ "job": name, "live": live }))
+                let hosts = hosts_of(context, job).await;
+                let on = hosts.as_deref().map_or(String::new(), |hosts| format!(" on {hosts}"));
+                let line = format!("job {name}: {live} running{on}, being ended");
+                (line, json!({ "job": name, "live": live, "hosts": hosts }))
             }
             Ok(ApiReply::Done) => (format!("job {name}: signalled"), json!({ "job": name })),
             Ok(other) => return Err(unexpected(&other).into()),
@@ -79,6 +82,16 @@ pub async fn cancel(context: &Context, args: &CancelArgs) -> Result<u8, Failure>
     }
     // Each was told where it stands in the list already.
     Ok(if first_error.is_some() { STATUS_FAILED } else { 0 })
+}
+
+/// Which hosts still have processes of a job; none if that is not to be had at once.
+async fn hosts_of(context: &Context, job: JobId) -> Option<String> {
+    match context.client.call(ApiRequest::Show { job, freshness: Freshness::Stale }).await {
+        Ok(ApiReply::Job(view)) => {
+            Some(view.row.place).filter(|place| !place.is_empty() && !place.starts_with('('))
+        }
+        _ => None,
+    }
 }
 
 /// Wait until jobs are over. The status is that of the first job, in the order given, that did not end well.

@@ -125,6 +125,7 @@ fn end(lines: &mut Lines, spec: &JobSpec) {
     if let Some(status) = spec.requeue_status {
         lines.add("requeue-status", status.to_string());
     }
+    lines.add_if(spec.session.is_some(), "pty", "yes");
     lines.add_if(spec.service, "service", "yes");
     lines.add_if(!spec.preemptible, "preemptible", "no");
     lines.add_if(!spec.requeue, "requeue", "no");

@@ -22,7 +22,7 @@ const INHERITED: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG"
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// What a job needs and is.
-#[derive(Debug, Args, Default)]
+#[derive(Debug, Args, Default, Clone)]
 pub struct JobArgs {
     /// Needs and terms.
     #[command(flatten)]

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 /// What a job needs and by which terms it runs.
-#[derive(Debug, Args, Default)]
+#[derive(Debug, Args, Default, Clone)]
 pub struct JobFlags {
     /// GPUs of each task: whole cards, or a share of one such as 0.5
     #[arg(long, help_heading = "Needs")]

@@ -16,6 +16,7 @@ pub mod failure;
 pub mod follow;
 pub mod history;
 pub mod hosts;
+pub mod interactive;
 pub mod job_args;
 pub mod job_flags;
 pub mod jobs;
@@ -26,7 +27,9 @@ pub mod reach;
 pub mod reservations;
 pub mod run;
 pub mod sim;
+mod sit;
 pub mod submit;
+mod terminal;
 #[cfg(test)]
 mod tests;
 pub mod times;
@@ -59,6 +62,12 @@ pub struct Cli {
 pub enum Command {
     /// Run a command in the cluster as if it were here
     Run(run::RunArgs),
+    /// Run a shell in the cluster, on a terminal
+    Shell(interactive::ShellArgs),
+    /// Sit down at the terminal of a running job
+    Attach(interactive::AttachArgs),
+    /// Run a command inside a running task
+    Exec(interactive::ExecArgs),
     /// Hand a job over and return at once
     Submit(submit::SubmitArgs),
     /// List jobs
@@ -124,6 +133,9 @@ impl Command {
     fn json(&self) -> bool {
         match self {
             Self::Run(args) => args.json,
+            Self::Shell(args) => args.run.json,
+            Self::Attach(args) => args.json,
+            Self::Exec(args) => args.json,
             Self::Submit(args) => args.json,
             Self::Queue(args) => args.read.json,
             Self::Show(args) => args.read.json,
@@ -198,6 +210,9 @@ fn dispatch(cli: Cli, handlers: &Handlers) -> Outcome {
 async fn ask(context: &Context, command: &Command) -> Outcome {
     match command {
         Command::Run(args) => run::run(context, args).await,
+        Command::Shell(args) => interactive::shell(context, args).await,
+        Command::Attach(args) => interactive::attach(context, args).await,
+        Command::Exec(args) => interactive::exec(context, args).await,
         Command::Submit(args) => submit::submit(context, args).await,
         Command::Queue(args) => jobs::queue(context, args).await,
         Command::Show(args) => jobs::show(context, args).await,

@@ -11,6 +11,7 @@ use super::failure::{
     STATUS_PREEMPTED, STATUS_TIME_LIMIT,
 };
 use super::follow::{JobWatch, Output, Piece, Wanted};
+use super::interactive;
 use super::job_args::{Here, JobArgs};
 use super::submit::{Handed, accept, tell_notes};
 use crate::client::steady::Steady;
@@ -58,6 +59,12 @@ pub struct RunArgs {
     /// Print errors as JSON
     #[arg(long)]
     pub json: bool,
+    /// On a terminal, with what is typed here; ~. at the beginning of a line leaves
+    #[arg(long)]
+    pub pty: bool,
+    /// With --pty: end the job when this command is gone for 30 s
+    #[arg(long)]
+    pub kill_on_disconnect: bool,
 }
 
 /// Runs the command.
@@ -65,7 +72,8 @@ pub struct RunArgs {
 /// # Errors
 /// The job is refused, or contact to the cluster is lost for good.
 pub async fn run(context: &Context, args: &RunArgs) -> Result<u8, Failure> {
-    let spec = args.job.job_spec(None, &Here::now()?)?;
+    let here = Here::now()?;
+    let spec = args.job.job_spec(None, &here)?;
     if spec.array.is_some() {
         return Err(Failure::Refused(PublicError::invalid(
             "array",
@@ -75,6 +83,9 @@ pub async fn run(context: &Context, args: &RunArgs) -> Result<u8, Failure> {
     }
     if args.verbose {
         tell_lines(&echo(&spec));
+    }
+    if args.pty {
+        return interactive::run_on_terminal(context, spec, args.kill_on_disconnect, &here).await;
     }
     let mut signals = Signals::new()?;
     let job = match accept(context, spec).await? {
@@ -264,7 +275,7 @@ impl Attached<'_> {
 }
 
 /// Ends a job.
-async fn cancel(client: &Steady, job: JobId) -> Result<(), PublicError> {
+pub(super) async fn cancel(client: &Steady, job: JobId) -> Result<(), PublicError> {
     let request = ApiRequest::Cancel { request: fresh_request(), job, index: None };
     client.call(request).await.map(drop)
 }

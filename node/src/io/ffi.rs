@@ -85,6 +85,10 @@ pub struct Start<'a> {
     pub envp: &'a CStrings,
     /// Working directory.
     pub workdir: &'a CStr,
+    /// Becomes standard input; none: this process's own.
+    pub stdin: Option<BorrowedFd<'a>>,
+    /// Standard input is a terminal and becomes the one that controls the session.
+    pub terminal: bool,
     /// Becomes standard output.
     pub stdout: BorrowedFd<'a>,
     /// Becomes standard error.
@@ -197,6 +201,8 @@ unsafe fn start_steps(start: &Start<'_>, parent: c_int, program: &mut usize) -> 
     // try to reach other threads.
     unsafe {
         if libc::setsid() < 0
+            || start.stdin.is_some_and(|fd| libc::dup2(fd.as_raw_fd(), 0) < 0)
+            || (start.terminal && libc::ioctl(0, libc::TIOCSCTTY, 0 as c_int) < 0)
             || libc::dup2(start.stdout.as_raw_fd(), 1) < 0
             || libc::dup2(start.stderr.as_raw_fd(), 2) < 0
         {

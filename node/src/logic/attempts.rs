@@ -46,6 +46,7 @@ impl Numbered {
                 AttemptEnd::Fenced | AttemptEnd::Lost | AttemptEnd::Vanished { .. } => "host_lost",
                 AttemptEnd::Requeued { .. } => "requeue",
                 AttemptEnd::GangBroken => "gang",
+                AttemptEnd::HostStopped => "shutdown",
             },
         }
     }

@@ -30,6 +30,12 @@ impl Cards {
         self.under.entry(token).or_insert(devices);
     }
 
+    /// The devices under an attempt, as far as known.
+    #[must_use]
+    pub fn under(&self, token: Token) -> Vec<DeviceUuid> {
+        self.under.get(&token).cloned().flatten().unwrap_or_default()
+    }
+
     /// Whether [`Cards::taken`] was said of it.
     #[must_use]
     pub fn knows(&self, token: Token) -> bool {

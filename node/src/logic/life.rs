@@ -17,6 +17,9 @@ use rota_protocol::job::{AttemptEnd, EndReason};
 use rota_protocol::work::Warning;
 use std::fmt;
 
+/// The signal of a line that was cut, on every machine that Rota runs on.
+const HANGUP: u8 = 1;
+
 /// The figures of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LifeParams {
@@ -56,6 +59,10 @@ pub enum Cause {
     Lease,
     /// The host shuts down.
     Shutdown,
+    /// Nobody used its terminal.
+    Idle,
+    /// The client of its terminal is gone, and it was not to go on without.
+    Hangup,
 }
 
 impl fmt::Display for Cause {
@@ -65,6 +72,8 @@ impl fmt::Display for Cause {
             Self::TimeLimit => f.write_str("time_limit"),
             Self::Lease => f.write_str("fenced"),
             Self::Shutdown => f.write_str("shutdown"),
+            Self::Idle => f.write_str("idle"),
+            Self::Hangup => f.write_str("hangup"),
         }
     }
 }
@@ -150,8 +159,24 @@ impl Life {
 
     /// The host's service manager wants the shim gone: the host's doing, so the task will run again.
     pub fn host_stops(&mut self, now_ms: u64) -> Do {
-        let reason = "the host ended it while shutting down".to_owned();
-        self.put_out(Cause::Shutdown, AttemptEnd::Vanished { reason }, now_ms)
+        self.put_out(Cause::Shutdown, AttemptEnd::HostStopped, now_ms)
+    }
+
+    /// Nobody used its terminal for as long as the host allows: a limit of time like another.
+    pub fn idle(&mut self, now_ms: u64) -> Do {
+        self.term(Cause::Idle, AttemptEnd::TimeLimit, now_ms, self.params.grace_ms)
+    }
+
+    /// Whoever sat at its terminal is gone: as on a line that was cut.
+    pub fn hang_up(&mut self, now_ms: u64) -> Do {
+        let end = AttemptEnd::Signalled { signal: HANGUP };
+        self.term(Cause::Hangup, end, now_ms, self.params.grace_ms)
+    }
+
+    /// It is not to end yet, as far as is known.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.phase == Phase::Running && self.end.is_none()
     }
 
     /// The first process has ended by itself or on demand. `left` says whether others are still there, `again`

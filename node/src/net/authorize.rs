@@ -28,6 +28,7 @@ pub fn authorize(from: HostId, request: &PeerRequest) -> Result<(), PublicError>
         | PeerRequest::ReadIndex
         | PeerRequest::ReadLog { .. }
         | PeerRequest::FindLog { .. }
+        | PeerRequest::Session { .. }
         | PeerRequest::Signal { .. } => Ok(()),
     }
 }

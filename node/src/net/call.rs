@@ -79,14 +79,15 @@ impl Inner {
     }
 }
 
-/// The same request twice does no harm: raft's own messages, and reads.
+/// The same request twice does no harm: raft's own messages, reads, and steps of sessions, which have offsets.
 fn is_repeatable(request: &PeerRequest) -> bool {
     match request {
         PeerRequest::Raft { .. }
         | PeerRequest::ReadIndex
         | PeerRequest::Renew { .. }
         | PeerRequest::ReadLog { .. }
-        | PeerRequest::FindLog { .. } => true,
+        | PeerRequest::FindLog { .. }
+        | PeerRequest::Session { .. } => true,
         PeerRequest::Propose { .. } | PeerRequest::Signal { .. } => false,
     }
 }

@@ -32,7 +32,8 @@ impl Class {
             PeerRequest::Propose { .. }
             | PeerRequest::ReadLog { .. }
             | PeerRequest::FindLog { .. }
-            | PeerRequest::Signal { .. } => Self::Rest,
+            | PeerRequest::Signal { .. }
+            | PeerRequest::Session { .. } => Self::Rest,
         }
     }
 }

@@ -8,6 +8,7 @@ use rota_protocol::frame::{self, FrameKind, HEADER_BYTES};
 use rota_protocol::gossip::GossipPacket;
 use rota_protocol::limits::{FRAME_BYTES_MAX, GOSSIP_BYTES_MAX};
 use rota_protocol::peer::{JoinReply, JoinRequest, PeerReply, PeerRequest};
+use rota_protocol::session::SessionAsk;
 use rota_protocol::{ErrorCode, HostId, PublicError, codec};
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,7 +92,10 @@ async fn request(
         }
         Ok(()) => {
             // A wait for output may be long, and is pointless once nobody listens. All else runs to its end.
-            let waits = matches!(request, PeerRequest::ReadLog { .. });
+            let waits = matches!(
+                request,
+                PeerRequest::ReadLog { .. } | PeerRequest::Session { ask: SessionAsk::Read { .. }, .. }
+            );
             let handled = inner.handler.peer(from, request);
             tokio::select! {
                 reply = handled => reply,

@@ -4,8 +4,9 @@
 //! else is ended here: its processes are found by the marks in their environment and killed, then its record is
 //! sealed, so that no shim can start it late and every later agent finds the same end.
 
-use super::host::{Adopted, Inner, Known, Phase};
 use super::pieces::Stream;
+use super::host::{Adopted, Inner};
+use super::known::{Known, Phase};
 use super::record::{self, Found, record_path};
 use crate::io::proc;
 use crate::logic::env::markers;
@@ -81,7 +82,8 @@ async fn settle(inner: &Arc<Inner>, token: Token, found: Found) -> LocalState {
     const PAUSE: Duration = Duration::from_millis(50);
     let mut found = found;
     for _ in 0..TRIES {
-        if let Some(record) = found.exit {
+        // Kept and with an end: the host's epilog is under way, or the shim waits for somebody to tell.
+        if let Some(record) = found.exit.take_if(|_| !found.kept) {
             return LocalState::Ended(record);
         }
         if !found.kept {

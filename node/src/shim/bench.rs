@@ -6,6 +6,7 @@ use crate::io::clock::boottime_ms;
 use crate::io::proc;
 use crate::logic::env::{TaskEnv, task_env};
 use rota_protocol::job::AttemptEnd;
+use rota_protocol::session::LifeOrder;
 use rota_protocol::spool::LaunchOrder;
 use rota_protocol::{ClusterId, HostId, JobId, LeaseEpoch, TaskId, Token};
 use rustix::process::Pid;
@@ -127,6 +128,7 @@ async fn kept(exe: &Path, data_dir: &Path, runs: u64) -> Result<(Duration, u64),
             notes_base,
             warning: None,
             requeue_status: None,
+            life: LifeOrder::default(),
             gang: Vec::new(),
             output: rota_protocol::output::OutputOrder::default(),
         }
@@ -151,7 +153,7 @@ async fn kept(exe: &Path, data_dir: &Path, runs: u64) -> Result<(Duration, u64),
                 failed += 1;
                 ended += 1;
             }
-            Some(ShimNote::Started { .. } | ShimNote::Stuck { .. }) => {}
+            Some(ShimNote::Started { .. } | ShimNote::Stuck { .. } | ShimNote::EpilogFailed { .. }) => {}
             None => break,
         }
     }

@@ -1,7 +1,8 @@
 //! What the agent does for attempts that live or have ended, outside of messages: calls to shims, and ends that must
 //! become durable because nobody confirms them.
 
-use super::host::{Inner, Phase};
+use super::host::Inner;
+use super::known::Phase;
 use super::record::{self, record_path};
 use super::wire::call_value;
 use crate::io::ffi;
@@ -13,6 +14,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Inner {
+    /// The host's prolog runs for longer than a moment: the attempt can be ended from now on.
+    pub(super) async fn on_preparing(&self, token: Token, shim_pid: u32) {
+        let end = {
+            let mut known = self.known();
+            let attempt = known.get_mut(&token).filter(|attempt| matches!(attempt.phase, Phase::Sent));
+            attempt.and_then(|attempt| {
+                attempt.preparing = Some(shim_pid);
+                attempt.end
+            })
+        };
+        if let Some(reason) = end {
+            self.call(token, shim_pid, ShimCall::End { reason }).await;
+        }
+    }
+
     /// Calls a shim by a queued signal, after making sure that the number still means that shim.
     pub(super) async fn call(&self, token: Token, shim_pid: u32, call: ShimCall) {
         const TRIES: u32 = 50;

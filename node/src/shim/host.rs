@@ -2,16 +2,17 @@
 //! with. The files decide in every doubt; see `adopt` for how they are read.
 
 use super::calls::sync_unconfirmed;
+use super::known::{Known, Phase};
 use super::link;
 use super::notes;
 use super::retention::Retention;
 use super::wire;
-use super::{AGENT_SOCKET, adopt};
+use super::{AGENT_SOCKET, adopt, converse};
 use crate::logic::reconcile::{Local, LocalState};
 use rota_protocol::job::{AttemptEnd, EndReason};
 use rota_protocol::spool::{ExitRecord, LaunchOrder, ShimCall, ShimEvent};
 use rota_protocol::{BootId, Token};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -92,6 +93,13 @@ pub enum ShimNote {
         /// How many.
         left: u32,
     },
+    /// The host's epilog did not do its work; the attempt's end follows.
+    EpilogFailed {
+        /// The attempt.
+        token: Token,
+        /// What it said.
+        reason: String,
+    },
 }
 
 /// An attempt that was found at start.
@@ -101,49 +109,6 @@ pub struct Adopted {
     pub token: Token,
     /// Its end, or `Launching` for one that lives: its process id follows as a note.
     pub state: LocalState,
-}
-
-/// Where an attempt stands, as far as this process knows.
-#[derive(Debug)]
-pub(super) enum Phase {
-    /// Not handed to a fork server yet.
-    Queued,
-    /// Handed over; nothing was heard.
-    Sent,
-    /// A shim lives.
-    Running { shim_pid: u32, task_pid: u32 },
-    /// Over.
-    Ended { record: ExitRecord, at: Instant, synced: bool },
-}
-
-/// All that is known of one attempt.
-#[derive(Debug)]
-pub(super) struct Known {
-    pub(super) phase: Phase,
-    pub(super) end: Option<EndReason>,
-    /// Signals for a shim that was not heard of yet.
-    signals: Vec<u8>,
-    /// The order's bytes, until something was heard: a fork server that dies with it gets a successor.
-    pub(super) order: Option<Vec<u8>>,
-    /// Somebody watches the shim's process; otherwise its fork server does.
-    pub(super) watched: bool,
-    changed: Option<Arc<Notify>>,
-}
-
-impl Known {
-    pub(super) fn new(phase: Phase) -> Self {
-        Self { phase, end: None, signals: Vec::new(), order: None, watched: false, changed: None }
-    }
-
-    pub(super) fn ended(record: ExitRecord) -> Self {
-        Self::new(Phase::Ended { record, at: Instant::now(), synced: false })
-    }
-
-    fn wake(&self) {
-        if let Some(changed) = &self.changed {
-            changed.notify_waiters();
-        }
-    }
 }
 
 /// Shared by the handle and its tasks.
@@ -156,6 +121,7 @@ pub(super) struct Inner {
     known: Mutex<BTreeMap<Token, Known>>,
     pub(super) retention: Mutex<Retention>,
     notes: mpsc::Sender<ShimNote>,
+    pub(super) lines: converse::Lines,
 }
 
 /// The agent's shims. Dropping it lets the fork server go; shims and tasks live on.
@@ -192,6 +158,7 @@ impl ShimHost {
             known: Mutex::default(),
             retention: Mutex::default(),
             notes,
+            lines: converse::Lines::default(),
         });
         let later = link::bind_agent_socket(&dir, AGENT_SOCKET).map_err(folder)?;
         let (reader, writer) = link::event_sockets().map_err(ShimError::Server)?;
@@ -200,9 +167,12 @@ impl ShimHost {
         tasks.spawn(link::read_events(Arc::clone(&inner), later));
         let adopted = adopt::scan(&inner).await.map_err(folder)?;
         let lives = |one: &&Adopted| !matches!(one.state, LocalState::Ended(_));
-        let living = adopted.iter().filter(lives).map(|one| one.token).collect();
+        let living: BTreeSet<Token> = adopted.iter().filter(lives).map(|one| one.token).collect();
         if let Err(error) = notes::sweep(&inner.tasks, &living) {
             tracing::warn!(%error, "notes of tasks that are gone cannot be removed");
+        }
+        if let Err(error) = converse::sweep(&inner.dir, |token| !living.contains(&token)) {
+            tracing::warn!(%error, "files of sessions that are over cannot be removed");
         }
         let (orders, queue) = mpsc::channel(ORDERS_MAX);
         let server = link::spawn_server(exe, &dir, &writer).map_err(ShimError::Server)?;
@@ -247,7 +217,8 @@ impl ShimHost {
             match attempt.phase {
                 Phase::Running { shim_pid, .. } => Some(shim_pid),
                 // Told to the shim as soon as it is heard of.
-                Phase::Queued | Phase::Sent | Phase::Ended { .. } => None,
+                Phase::Queued | Phase::Sent => attempt.preparing,
+                Phase::Ended { .. } => None,
             }
         };
         if let Some(shim_pid) = shim {
@@ -274,6 +245,7 @@ impl ShimHost {
 
     /// The log has the end of this attempt: forget it. Its output stays for a while.
     pub async fn release(&self, token: Token) {
+        self.release_sessions(token);
         let ended = {
             let mut known = self.inner.known();
             match known.get(&token).map(|a| &a.phase) {
@@ -322,7 +294,12 @@ impl Inner {
     pub(super) async fn on_event(self: &Arc<Self>, token: Token, event: ShimEvent) {
         match event {
             ShimEvent::Started { shim_pid, task_pid } => self.on_started(token, shim_pid, task_pid).await,
-            ShimEvent::Output { .. } => {
+            ShimEvent::Preparing { shim_pid } => self.on_preparing(token, shim_pid).await,
+            ShimEvent::EpilogFailed { reason } => {
+                tracing::error!(%token, reason, "the host's epilog did not do its work");
+                self.note(ShimNote::EpilogFailed { token, reason }).await;
+            }
+            ShimEvent::Output { .. } | ShimEvent::Session => {
                 if let Some(attempt) = self.known().get(&token) {
                     attempt.wake();
                 }

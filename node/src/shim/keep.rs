@@ -1,13 +1,18 @@
 //! A shim: keeps one attempt from its record's first byte to its end. A copy of the fork server, one thread, asleep in
 //! `poll` nearly always. What it decides is in `logic::life`; this file carries it out.
 
+mod attend;
+
 use super::conclude::conclude;
+use super::course;
 use super::lease_file::LeaseReader;
 use super::notes::Notes;
 use super::processes::{Processes, Reaped};
-use super::program::{NotRun, launch_failed, run_program};
+use super::program::{NotRun, Streams as Io, launch_failed, run_program};
 use super::record::{OwnRecord, record_name};
+use super::sessions::Sessions;
 use super::streams::{Streams, give_input, take_input_back};
+use super::terminal;
 use super::timer::{Timer, timespec};
 use super::uplink::{Inherited, Link, Sent};
 use super::warner::Warner;
@@ -21,16 +26,12 @@ use rota_protocol::spool::{ExitRecord, LaunchOrder, ShimCall, ShimEvent, ShimRec
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, Signal, WaitStatus};
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// How long a start is not told, in ms: tasks that end sooner are told in one message, and one log entry, instead of
 /// two. A person does not see the difference.
 const STARTED_DELAY_MS: u64 = 20;
-/// Least time between two messages about grown output, in ms; the first growth after a pause is told at once.
-const OUTPUT_GAP_MS: u64 = 50;
 /// First pause between two rounds of killing, in ms; doubled up to the greatest.
 const KILL_PAUSE_MS: u64 = 2;
 /// Greatest pause between two rounds of killing, in ms.
@@ -63,7 +64,7 @@ pub(crate) fn keep(inherited: &Inherited, token: Token, order: &[u8]) -> i32 {
         boot: inherited.boot,
         shim_pid: Pid::as_raw(Some(rustix::process::getpid())).cast_unsigned(),
     };
-    let record = match OwnRecord::create(Path::new(&record_name(token)), &record) {
+    let mut record = match OwnRecord::create(Path::new(&record_name(token)), &record) {
         Ok(record) => record,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             inherited.tell_surely(token, &ShimEvent::Exists);
@@ -72,34 +73,24 @@ pub(crate) fn keep(inherited: &Inherited, token: Token, order: &[u8]) -> i32 {
         Err(error) => return fail(format!("cannot write the attempt's record: {error}")),
     };
     let mut link = Link::new(inherited);
-    let exit = match Notes::begin(&order) {
-        Ok(notes) => {
-            let exit = match Keeper::start(inherited, &mut link, &order, &notes) {
-                Ok(keeper) => keeper.run(),
-                Err((end, stderr_bytes)) => ExitRecord { stderr_bytes, ..ExitRecord::never_ran(token, end) },
-            };
-            notes.clear();
-            exit
-        }
-        Err(error) => {
-            let end = launch_failed(format!("cannot write the list of its gang: {error}"));
-            ExitRecord::never_ran(token, end)
-        }
-    };
+    let exit = course::run(inherited, &mut link, &order, &mut record);
     conclude(record, link, &exit)
 }
 
 /// A running attempt.
-struct Keeper<'a, 'l> {
+pub(super) struct Keeper<'a, 'l> {
     inherited: &'a Inherited,
     link: &'l mut Link<'a>,
     notes: &'l Notes,
+    order: &'l LaunchOrder,
+    sessions: Sessions,
     token: Token,
     lease: LeaseReader,
     life: Life,
     processes: Processes,
     warner: Warner,
     streams: Streams,
+    buffer: Vec<u8>,
     timer: Timer,
     started_due_ms: Option<u64>,
     output_told: [u64; 2],
@@ -112,16 +103,16 @@ struct Keeper<'a, 'l> {
 }
 
 impl<'a, 'l> Keeper<'a, 'l> {
-    fn start(
+    pub(super) fn start(
         inherited: &'a Inherited,
         link: &'l mut Link<'a>,
-        order: &LaunchOrder,
+        order: &'l LaunchOrder,
         notes: &'l Notes,
+        mut lease: LeaseReader,
     ) -> Result<Self, (AttemptEnd, u64)> {
-        let path = Path::new(OsStr::from_bytes(&order.lease_path));
-        let mut lease = LeaseReader::open(path, &inherited.boot, order.epoch)
-            .map_err(|e| (launch_failed(format!("cannot read the lease: {e}")), 0))?;
-        let (mut streams, [stdout_end, stderr_end]) = Streams::open(order)?;
+        let opened = terminal::of(order).map_err(|error| (launch_failed(error), 0))?;
+        let (typed, shown) = opened.map_or((None, None), |(typed, shown)| (Some(typed), Some(shown)));
+        let (mut streams, [stdout_end, stderr_end]) = Streams::open(order, shown)?;
         give_input(&order.output.stdin)
             .map_err(|e| (launch_failed(format!("cannot make its input: {e}")), 0))?;
         // As late as possible: an order may have waited while this host's lease ran out.
@@ -130,7 +121,14 @@ impl<'a, 'l> Keeper<'a, 'l> {
         if !Life::may_start(kill_budget_ms, now_ms, deadline_ms) {
             return Err((AttemptEnd::Fenced, 0));
         }
-        let main = run_program(order, inherited.oom_default, &stdout_end, &stderr_end).map_err(|failed| {
+        let terminal = typed.is_some();
+        let io = Io {
+            stdin: terminal.then_some(&stdout_end),
+            stdout: &stdout_end,
+            stderr: if terminal { &stdout_end } else { &stderr_end },
+            terminal,
+        };
+        let main = run_program(order, inherited.oom_default, io).map_err(|failed| {
             let stderr_bytes = match &failed {
                 NotRun::Program(_, line) => streams.last_word(line),
                 NotRun::Host(_) => 0,
@@ -148,16 +146,23 @@ impl<'a, 'l> Keeper<'a, 'l> {
             warning: order.warning,
             requeue_status: order.requeue_status,
         };
+        let mut sessions = Sessions::new(order.token);
+        if let Some(typed) = typed {
+            sessions.set_main(typed, &order.life, now_ms);
+        }
         Ok(Self {
             inherited,
             link,
             notes,
+            order,
+            sessions,
             token: order.token,
             lease,
             life: Life::new(params, now_ms, deadline_ms),
             processes: Processes::new(main),
             warner: Warner::new(order.warning),
             streams,
+            buffer: Vec::new(),
             timer: Timer::default(),
             started_due_ms: Some(now_ms + STARTED_DELAY_MS),
             output_told: [0; 2],
@@ -171,7 +176,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
     }
 
     /// Until no process is left.
-    fn run(mut self) -> ExitRecord {
+    pub(super) fn run(mut self) -> ExitRecord {
         loop {
             let now_ms = boottime_ms();
             let lease = &mut self.lease;
@@ -181,6 +186,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
                 self.kill_round(now_ms);
             }
             self.warner.look(&self.processes, now_ms);
+            self.attend_sessions(now_ms);
             self.tell_due(now_ms);
             if self.wait(now_ms) {
                 return self.finish();
@@ -190,6 +196,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
 
     fn finish(mut self) -> ExitRecord {
         let ran_ms = boottime_ms().saturating_sub(self.life.started_ms());
+        self.sessions.finish(&mut self.buffer);
         self.streams.finish();
         let ([stdout_bytes, stderr_bytes], dropped_bytes) = (self.streams.lens(), self.streams.dropped());
         let (token, end) = (self.token, self.life.ended());
@@ -211,11 +218,17 @@ impl<'a, 'l> Keeper<'a, 'l> {
             fds.push(PollFd::from_borrowed_fd(self.link.fd(), PollFlags::OUT));
         }
         let timer = watch(&mut fds, self.timer.fd(), PollFlags::IN);
+        let first = fds.len();
+        self.sessions.watch(&mut fds);
         let _ = poll(&mut fds, timeout.as_ref());
         let ready = |at: Option<usize>| at.is_some_and(|at| !fds[at].revents().is_empty());
         let (signals, pipes, timer) = (ready(Some(0)), pipes.map(ready), ready(timer));
+        let sessions: Vec<bool> = fds[first..].iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
 
+        if sessions.contains(&true) {
+            self.sessions_ready(&sessions);
+        }
         if timer {
             self.timer.clear();
         }
@@ -228,7 +241,11 @@ impl<'a, 'l> Keeper<'a, 'l> {
         let blocked = self.link.blocked;
         let started = self.started_due_ms.filter(|_| !blocked);
         let output = (!blocked && self.output_grew()).then_some(self.output_due_ms);
-        [self.life.next_ms(), killing, self.warner.next_ms(), started, output].into_iter().flatten().min()
+        let sessions = self.sessions.next_ms();
+        [self.life.next_ms(), killing, self.warner.next_ms(), started, output, sessions]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn take_signals(&mut self) -> bool {
@@ -252,6 +269,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
                         self.output_told = [0; 2];
                         self.output_due_ms = now_ms;
                     }
+                    Some(ShimCall::Sessions) => self.sessions.listen(),
                     None => {}
                 }
             } else if received.signal == Signal::TERM.as_raw() {
@@ -266,6 +284,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
 
     fn children_ended(&mut self) -> bool {
         let reaped = self.processes.reap();
+        self.sessions.reaped(&mut self.processes, !self.life.is_running(), &mut self.buffer);
         if let Some(status) = self.processes.take_status() {
             let (left, again) = (reaped == Reaped::Some, self.notes.asks_again());
             let what = self.life.main_ended(end_of(status), left, again);
@@ -288,6 +307,10 @@ impl<'a, 'l> Keeper<'a, 'l> {
             Do::Term => {
                 self.give_notice(now_ms);
                 self.warner.stop();
+                if self.sessions.has_main() {
+                    // A shell that talks to a person does not heed TERM.
+                    self.processes.signal(Signal::HUP);
+                }
                 self.processes.signal(Signal::TERM);
                 // A stopped process hears nothing until it goes on.
                 self.processes.signal(Signal::CONT);
@@ -315,32 +338,6 @@ impl<'a, 'l> Keeper<'a, 'l> {
         }
         self.kill_due_ms = now_ms + self.kill_pause_ms;
         self.kill_pause_ms = (self.kill_pause_ms * 2).min(KILL_PAUSE_MS_MAX);
-    }
-
-    fn output_grew(&self) -> bool {
-        self.output_told != self.streams.lens()
-    }
-
-    /// Tells what is due. A message that finds nobody is not repeated: whoever attaches later hears all of it.
-    fn tell_due(&mut self, now_ms: u64) {
-        if self.started_due_ms.is_some_and(|at| now_ms >= at) {
-            let event = ShimEvent::Started {
-                shim_pid: Pid::as_raw(Some(rustix::process::getpid())).cast_unsigned(),
-                task_pid: Pid::as_raw(Some(self.processes.main())).cast_unsigned(),
-            };
-            if self.link.send(self.token, &event) == Sent::Full {
-                return;
-            }
-            self.started_due_ms = None;
-        }
-        if self.output_grew() && now_ms >= self.output_due_ms {
-            let [stdout, stderr] = self.streams.lens();
-            if self.link.send(self.token, &ShimEvent::Output { stdout, stderr }) == Sent::Full {
-                return;
-            }
-            self.output_told = [stdout, stderr];
-            self.output_due_ms = now_ms + OUTPUT_GAP_MS;
-        }
     }
 }
 

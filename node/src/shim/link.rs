@@ -2,7 +2,8 @@
 
 use super::SERVER_ARG;
 use super::adopt;
-use super::host::{Inner, Phase};
+use super::host::Inner;
+use super::known::Phase;
 use super::record::{self, record_path};
 use super::wire::{EVENT_BYTES_MAX, decode_event};
 use rota_protocol::Token;

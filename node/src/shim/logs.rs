@@ -1,8 +1,9 @@
 //! Reading an attempt's output: by byte offset, whole and in order, waiting without polling. The files are the only
 //! source; shims' messages just say when it is worth looking again.
 
-use super::host::{Inner, Phase, ShimHost};
 use super::pieces::Stream;
+use super::host::{Inner, ShimHost};
+use super::known::Phase;
 use super::record::{self, record_path};
 use super::removed;
 use crate::cli::times::stamp;
@@ -69,6 +70,11 @@ impl ShimHost {
         let files = Stream::new(&inner.dir, token, stream);
         on_disk(move || files.last_lines(lines)).await
     }
+}
+
+/// Whether an attempt has ended.
+pub(super) fn attempt_is_over(inner: &Inner, token: Token) -> Result<bool, PublicError> {
+    Ok(end_of(inner, token)?.is_some())
 }
 
 /// The attempt's end, if it has ended.

@@ -4,7 +4,7 @@ use crate::io::{ffi, proc};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process_group, pidfd_open, pidfd_send_signal,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// What reaping found.
@@ -22,11 +22,13 @@ pub(crate) struct Processes {
     main: Pid,
     main_lives: bool,
     status: Option<WaitStatus>,
+    /// Further processes that the shim started itself, and how they ended.
+    others: BTreeMap<i32, Option<WaitStatus>>,
 }
 
 impl Processes {
     pub(crate) fn new(main: Pid) -> Self {
-        Self { main, main_lives: true, status: None }
+        Self { main, main_lives: true, status: None, others: BTreeMap::new() }
     }
 
     /// The first process.
@@ -42,7 +44,12 @@ impl Processes {
                     self.main_lives = false;
                     self.status = Some(status);
                 }
-                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(Some((pid, status))) => {
+                    if let Some(end) = self.others.get_mut(&Pid::as_raw(Some(pid))) {
+                        *end = Some(status);
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
                 Ok(None) => return Reaped::Some,
                 // The only other error is that there are no children.
                 Err(_) => return Reaped::All,
@@ -53,6 +60,26 @@ impl Processes {
     /// How the first process ended, once.
     pub(crate) fn take_status(&mut self) -> Option<WaitStatus> {
         self.status.take()
+    }
+
+    /// Another process that the shim started: its end is kept.
+    pub(crate) fn watch(&mut self, pid: Pid) {
+        self.others.insert(Pid::as_raw(Some(pid)), None);
+    }
+
+    /// Watched processes that have ended, each once.
+    pub(crate) fn take_ended(&mut self) -> Vec<(i32, WaitStatus)> {
+        let ended = self.others.iter().filter_map(|(pid, status)| Some((*pid, (*status)?)));
+        let ended: Vec<_> = ended.collect();
+        self.others.retain(|_, status| status.is_none());
+        ended
+    }
+
+    /// Signals the group of a watched process that was not reaped: its number means nobody else.
+    pub(crate) fn signal_watched(&self, pid: i32, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(pid).filter(|_| matches!(self.others.get(&pid), Some(None))) {
+            let _ = kill_process_group(pid, signal);
+        }
     }
 
     /// Signals every process. Returns how many there were. Processes made meanwhile are missed: whoever wants all of

@@ -34,12 +34,22 @@ impl NotRun {
     }
 }
 
-/// Starts the order's program with the given ends of its output pipes.
+/// The three descriptors of a program.
+#[derive(Clone, Copy)]
+pub(super) struct Streams<'a> {
+    /// None: there is nothing to read.
+    pub(super) stdin: Option<&'a OwnedFd>,
+    pub(super) stdout: &'a OwnedFd,
+    pub(super) stderr: &'a OwnedFd,
+    /// All three are one terminal.
+    pub(super) terminal: bool,
+}
+
+/// Starts the order's program with the given ends of its pipes, or its end of a terminal.
 pub(super) fn run_program(
     order: &LaunchOrder,
     oom_default: bool,
-    stdout: &OwnedFd,
-    stderr: &OwnedFd,
+    streams: Streams<'_>,
 ) -> Result<Pid, NotRun> {
     let bad = |what: &str| NotRun::Program(CODE_CANNOT_RUN, format!("rota: {what} holds a zero byte\n"));
     let text = |bytes: &[u8], what: &str| CString::new(bytes).map_err(|_| bad(what));
@@ -64,8 +74,10 @@ pub(super) fn run_program(
         argv: &argv,
         envp: &envp,
         workdir: &workdir,
-        stdout: stdout.as_fd(),
-        stderr: stderr.as_fd(),
+        stdin: streams.stdin.map(AsFd::as_fd),
+        terminal: streams.terminal,
+        stdout: streams.stdout.as_fd(),
+        stderr: streams.stderr.as_fd(),
         uid_gid: order.uid_gid,
         oom_default,
     };

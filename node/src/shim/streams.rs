@@ -29,11 +29,14 @@ pub(super) struct Streams {
 pub(super) type Ends = [OwnedFd; 2];
 
 impl Streams {
-    /// Makes pipes and opens the user's files.
+    /// Makes pipes and opens the user's files. Of a terminal, the ends that are read and written are standard output.
     ///
     /// # Errors
     /// How the attempt ends instead, and how many bytes standard error has.
-    pub(super) fn open(order: &LaunchOrder) -> Result<(Self, Ends), (AttemptEnd, u64)> {
+    pub(super) fn open(
+        order: &LaunchOrder,
+        terminal: Option<(OwnedFd, OwnedFd)>,
+    ) -> Result<(Self, Ends), (AttemptEnd, u64)> {
         let hosts = |error: io::Error| (launch_failed(format!("cannot make a pipe: {error}")), 0);
         let files = match user_files(order) {
             Ok(files) => files,
@@ -47,9 +50,9 @@ impl Streams {
         let separator = &order.output.separator;
         // What both streams go to begins once.
         let shared = order.output.stderr.is_empty();
-        let (stdout, stdout_end) = pumped(order, OutputStream::Stdout, stdout, separator).map_err(hosts)?;
+        let (stdout, stdout_end) = pumped(order, OutputStream::Stdout, terminal, stdout, separator).map_err(hosts)?;
         let separator = if shared { b"" } else { &separator[..] };
-        let (stderr, stderr_end) = pumped(order, OutputStream::Stderr, stderr, separator).map_err(hosts)?;
+        let (stderr, stderr_end) = pumped(order, OutputStream::Stderr, None, stderr, separator).map_err(hosts)?;
         Ok((Self { pumps: [stdout, stderr], buffer: Vec::new() }, [stdout_end, stderr_end]))
     }
 
@@ -88,6 +91,11 @@ impl Streams {
         self.pumps[1].len()
     }
 
+    /// Adds a line of Rota's own to standard output.
+    pub(super) fn say(&mut self, line: &str) {
+        self.pumps[0].say(line);
+    }
+
     /// Lengths of standard output and standard error.
     pub(super) fn lens(&self) -> [u64; 2] {
         [self.pumps[0].len(), self.pumps[1].len()]
@@ -108,10 +116,14 @@ fn spool(order: &LaunchOrder, stream: OutputStream) -> Spool {
 fn pumped(
     order: &LaunchOrder,
     stream: OutputStream,
+    ends: Option<(OwnedFd, OwnedFd)>,
     file: Option<File>,
     separator: &[u8],
 ) -> io::Result<(Pump, OwnedFd)> {
-    let (source, end) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (source, end) = match ends {
+        Some(ends) => ends,
+        None => pipe_with(PipeFlags::CLOEXEC)?,
+    };
     let copy = file.map(|file| Copy::start(file, separator)).transpose()?;
     Ok((Pump::new(source, spool(order, stream), copy), end))
 }

@@ -89,6 +89,7 @@ pub(crate) fn call_value(call: ShimCall) -> i32 {
         ShimCall::End { reason } => 0x100 | reason_code(reason),
         ShimCall::Signal { signal } => 0x200 | i32::from(signal),
         ShimCall::Attach => 0x300,
+        ShimCall::Sessions => 0x400,
     }
 }
 
@@ -125,6 +126,7 @@ pub(crate) fn call_of(value: i32) -> Option<ShimCall> {
         }
         (0x200, signal) => Some(ShimCall::Signal { signal }),
         (0x300, 0) => Some(ShimCall::Attach),
+        (0x400, 0) => Some(ShimCall::Sessions),
         _ => None,
     }
 }
@@ -135,12 +137,12 @@ mod tests {
 
     #[test]
     fn every_call_survives_its_value_and_strangers_are_ignored() {
-        let calls = [ShimCall::Signal { signal: 10 }, ShimCall::Attach];
+        let calls = [ShimCall::Signal { signal: 10 }, ShimCall::Attach, ShimCall::Sessions];
         let calls = calls.into_iter().chain(REASONS.map(|reason| ShimCall::End { reason }));
         for call in calls {
             assert_eq!(call_of(call_value(call)), Some(call));
         }
-        for value in [0, -1, 0x107, 0x301, 0x400, i32::MIN] {
+        for value in [0, -1, 0x107, 0x301, 0x401, i32::MIN] {
             assert_eq!(call_of(value), None, "{value:#x}");
         }
     }

@@ -8,6 +8,7 @@ use rota_node::logic::reconcile::LocalState;
 use rota_node::shim::{Adopted, LeaseFile, ShimHost, ShimNote};
 use rota_protocol::api::OutputStream;
 use rota_protocol::job::AttemptEnd;
+use rota_protocol::session::LifeOrder;
 use rota_protocol::spool::{ExitRecord, LaunchOrder, ShimRecord};
 use rota_protocol::{BootId, ClusterId, HostId, JobId, LeaseEpoch, TaskId, Token};
 use std::collections::BTreeMap;
@@ -98,6 +99,7 @@ impl Lab {
             requeue_status: None,
             gang: Vec::new(),
             output: rota_protocol::output::OutputOrder::default(),
+            life: LifeOrder::default(),
         }
     }
 

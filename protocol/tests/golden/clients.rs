@@ -6,6 +6,7 @@ use rota_protocol::command::{JobChange, TokenUse};
 use rota_protocol::job::*;
 use rota_protocol::plan::PromiseBreak;
 use rota_protocol::reservation::{ReservationAsk, ReservedFor};
+use rota_protocol::session::SessionCall;
 use rota_protocol::view::*;
 use rota_protocol::why::*;
 use rota_protocol::work::Relation;
@@ -93,6 +94,11 @@ pub(crate) fn api_calls() -> Vec<(&'static str, ApiCall)> {
         ),
         ("Output", ApiRequest::Output { ask: super::output::ask() }),
     ];
+    let session = |(label, ask)| {
+        let call = SessionCall { job: JobId(70_000), index: 3, attempt: Some(token()), session: 9, ask };
+        (label, ApiRequest::Session(Box::new(call)))
+    };
+    let requests = requests.into_iter().chain(session_asks().into_iter().map(session));
     (1_000..).zip(requests).map(|(seq, (label, request))| (label, ApiCall { seq, request })).collect()
 }
 
@@ -350,6 +356,7 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
         ("Reservations", ApiReply::Reservations { index: 301, rows: vec![reservation_row()] }),
         ("LogNote", ApiReply::LogNote(super::output::begins())),
         ("LogNote unreachable", ApiReply::LogNote(super::output::unreachable())),
+        ("Session", ApiReply::Session(Box::new(session_news()))),
     ];
     let mut answers: Vec<_> = (1_000..)
         .zip(replies)

@@ -43,6 +43,7 @@ fn plain_spec() -> JobSpec {
         warning: None,
         requeue_status: None,
         output: None,
+        session: None,
         ..spec()
     }
 }

@@ -8,6 +8,7 @@ use rota_protocol::frame::{self, FrameKind, Hello};
 use rota_protocol::gossip::*;
 use rota_protocol::job::EndReason;
 use rota_protocol::peer::*;
+use rota_protocol::session::{HookOrder, LifeOrder, SessionSpec, TerminalSize};
 use rota_protocol::spool::*;
 use rota_protocol::*;
 
@@ -35,6 +36,16 @@ pub(crate) fn peer_requests() -> Vec<(&'static str, PeerRequest)> {
         ),
         ("Signal", PeerRequest::Signal { attempt: token(), signal: 15 }),
         ("FindLog", PeerRequest::FindLog { attempt: token(), stream: OutputStream::Stderr, lines: 20 }),
+        (
+            "Session",
+            PeerRequest::Session {
+                job: JobId(70_000),
+                attempt: token(),
+                actor: actor(),
+                session: 9,
+                ask: session_asks().remove(1).1,
+            },
+        ),
     ]
 }
 
@@ -52,6 +63,7 @@ pub(crate) fn peer_replies() -> Vec<(&'static str, PeerReply)> {
         ("Done", PeerReply::Done),
         ("Refused", PeerReply::Refused(error())),
         ("LogAt", PeerReply::LogAt { offset: 4_097 }),
+        ("Session", PeerReply::Session(Box::new(session_news()))),
     ]
 }
 
@@ -162,6 +174,16 @@ pub(crate) fn launch_orders() -> Vec<(&'static str, LaunchOrder)> {
         requeue_status: Some(75),
         gang: b"size=2\n".to_vec(),
         output: super::output::order(),
+        life: LifeOrder {
+            user: text("ada"),
+            hooks: HookOrder {
+                prolog: b"/etc/rota/prolog".to_vec(),
+                epilog: b"/etc/rota/epilog".to_vec(),
+                timeout_ms: 60_003,
+            },
+            session: Some(SessionSpec { size: TerminalSize { rows: 24, cols: 80 }, hold_ms: Some(30_001) }),
+            idle_ms: Some(7_200_000),
+        },
     };
     vec![("order", order)]
 }
@@ -185,6 +207,7 @@ pub(crate) fn exit_records() -> Vec<(&'static str, ExitRecord)> {
         "Vanished",
         "Requeued",
         "GangBroken",
+        "HostStopped",
     ];
     let record = |end| ExitRecord {
         token: token(),
@@ -203,6 +226,7 @@ pub(crate) fn shim_calls() -> Vec<(&'static str, ShimCall)> {
         ("End preempt", ShimCall::End { reason: EndReason::Preempt }),
         ("Signal", ShimCall::Signal { signal: 10 }),
         ("Attach", ShimCall::Attach),
+        ("Sessions", ShimCall::Sessions),
         ("End gang", ShimCall::End { reason: EndReason::Gang }),
         ("End drain", ShimCall::End { reason: EndReason::Drain }),
         ("End move", ShimCall::End { reason: EndReason::Move }),
@@ -220,5 +244,8 @@ pub(crate) fn shim_events() -> Vec<(&'static str, ShimEvent)> {
         ("Stuck", ShimEvent::Stuck { left: 2 }),
         ("ShimDied", ShimEvent::ShimDied),
         ("Exists", ShimEvent::Exists),
+        ("Preparing", ShimEvent::Preparing { shim_pid: 4_243 }),
+        ("EpilogFailed", ShimEvent::EpilogFailed { reason: text("epilog: exit 1") }),
+        ("Session", ShimEvent::Session),
     ]
 }

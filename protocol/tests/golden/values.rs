@@ -10,6 +10,7 @@ use rota_protocol::plan::*;
 use rota_protocol::queue::*;
 use rota_protocol::report::*;
 use rota_protocol::reservation::*;
+use rota_protocol::session::{SessionAsk, SessionEnd, SessionNews, SessionSpec, TerminalSize};
 use rota_protocol::work::*;
 use rota_protocol::*;
 use std::collections::BTreeMap;
@@ -92,6 +93,7 @@ pub(crate) fn spec() -> JobSpec {
         warning: Some(Warning { signal: 10, before_ms: 60_001, leader_only: true }),
         requeue_status: Some(99),
         output: super::output::spec().held(),
+        session: Some(SessionSpec { size: TerminalSize { rows: 33, cols: 99 }, hold_ms: Some(30_002) }),
     }
 }
 
@@ -162,7 +164,7 @@ pub(crate) fn ends() -> Vec<AttemptEnd> {
 
 /// The ends that format 2 brought.
 pub(crate) fn later_ends() -> Vec<AttemptEnd> {
-    vec![AttemptEnd::Requeued { code: 99 }, AttemptEnd::GangBroken]
+    vec![AttemptEnd::Requeued { code: 99 }, AttemptEnd::GangBroken, AttemptEnd::HostStopped]
 }
 
 /// The commands that format 1 had, with today's fields.
@@ -375,4 +377,45 @@ pub(crate) fn later_outcomes() -> Vec<(&'static str, Outcome)> {
         Refusal::NotYet,
     ];
     vec![("Planned later refusals", Outcome::Planned { refused: (1..).zip(refusals).collect() })]
+}
+
+pub(crate) fn session_asks() -> Vec<(&'static str, SessionAsk)> {
+    let size = TerminalSize { rows: 33, cols: 99 };
+    vec![
+        (
+            "Session start",
+            SessionAsk::Start { argv: vec![b"sh".to_vec()], terminal: Some(size), term: b"xterm".to_vec() },
+        ),
+        (
+            "Session send",
+            SessionAsk::Send {
+                client: 5,
+                offset: 300,
+                bytes: b"ls\r".to_vec(),
+                last: true,
+                size: Some(size),
+                hold_ms: Some(30_001),
+            },
+        ),
+        (
+            "Session read",
+            SessionAsk::Read {
+                stream: rota_protocol::api::OutputStream::Stderr,
+                offset: 301,
+                wait_ms: 5_000,
+            },
+        ),
+        ("Session close", SessionAsk::Close),
+    ]
+}
+
+pub(crate) fn session_news() -> SessionNews {
+    SessionNews {
+        attempt: token(),
+        taken: 302,
+        stdout: 303,
+        stderr: 304,
+        chunk: Some(log_chunk()),
+        end: Some(SessionEnd::NotStarted { reason: text("program not found") }),
+    }
 }

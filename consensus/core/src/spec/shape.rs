@@ -42,6 +42,10 @@ pub(super) fn check(spec: &JobSpec) -> Result<(), PublicError> {
         let message = "exit status 0 means success, it cannot ask for another run";
         return Err(PublicError::invalid("requeue_status", message, "75"));
     }
+    if spec.session.is_some() && (spec.array.is_some() || spec.gang.is_some() || spec.service) {
+        let message = "a terminal is for one task, not for an array, a gang or a service";
+        return Err(PublicError::invalid("pty", message, "rota run --pty -- bash"));
+    }
     if spec.service && spec.array.is_some() {
         let message = "a service is one task or one gang, not an array";
         return Err(PublicError::invalid("service", message, "without array"));

@@ -130,6 +130,10 @@ mod tests {
                 replace: true,
                 stdin: Some(vec![0, 255]),
             })),
+            session: Some(rota_protocol::session::SessionSpec {
+                size: rota_protocol::session::TerminalSize { rows: 24, cols: 80 },
+                hold_ms: Some(12),
+            }),
         };
         let bare = JobSpec { workdir: Vec::new(), ..JobSpec::default() };
         let no_args = JobSpec { argv: Vec::new(), ..full.clone() };

@@ -82,6 +82,7 @@ fn ends(n: u8) -> AttemptEnd {
         8 => AttemptEnd::Fenced,
         9 => AttemptEnd::Requeued { code: n },
         10 => AttemptEnd::GangBroken,
+        11 if n % 24 == 23 => AttemptEnd::HostStopped,
         _ => AttemptEnd::Vanished { reason: "ü".repeat(2_000) },
     }
 }

@@ -203,6 +203,7 @@ impl Seen {
                         AttemptEnd::Vanished { .. } => "vanished",
                         AttemptEnd::Requeued { .. } => "requeued",
                         AttemptEnd::GangBroken => "gang broken",
+                        AttemptEnd::HostStopped => "host stopped",
                     },
                 );
             }

@@ -436,6 +436,7 @@ fn ending(text: &str) -> AttemptEnd {
             "launch-failed" => launch_failed(),
             "fenced" => AttemptEnd::Fenced,
             "gang-broken" => AttemptEnd::GangBroken,
+            "host-stopped" => AttemptEnd::HostStopped,
             "preempted" => AttemptEnd::Preempted,
             "vanished" => AttemptEnd::Vanished { reason: "no record".into() },
             other => panic!("no such end: {other}"),
