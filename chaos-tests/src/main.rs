@@ -1,7 +1,9 @@
 //! `rota-chaos`: runs the rungs of doubt by hand. `cargo test` runs small budgets of the same.
 
 use clap::{Parser, Subcommand};
+use rota_chaos::real::hands;
 use rota_chaos::real::report::{Report, Verdict};
+use rota_chaos::real::row::{Outcome, Row};
 use rota_chaos::real::{self, Bench, SCENARIOS};
 use rota_chaos::report;
 use rota_chaos::world::plant::Plant;
@@ -59,6 +61,19 @@ enum Rung {
         #[arg(long)]
         json: bool,
     },
+    /// The table of faults of the hands: what was measured beside what is stated. Exit code: 0 all held, 1 one did not,
+    /// 2 one was not exercised.
+    Hands {
+        /// How often each fault is tried, at least.
+        #[arg(long, default_value_t = 4)]
+        rounds: usize,
+        /// Only these rows, such as T1,T10.
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<String>,
+        /// One JSON document a row.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -77,6 +92,10 @@ fn main() -> ExitCode {
             world(seeds, from, seed, plant, json, threads)
         }
         Rung::Real { rounds, only, json } => real(rounds, &only, json),
+        Rung::Hands { rounds, only, json } => table(rounds, &only, json).unwrap_or_else(|error| {
+            eprintln!("the lab cannot be set up: {error}");
+            ExitCode::from(2)
+        }),
     }
 }
 
@@ -86,6 +105,34 @@ fn real(rounds: usize, only: &[String], json: bool) -> ExitCode {
         eprintln!("the lab cannot be set up: {error}");
         ExitCode::from(2)
     })
+}
+
+fn table(rounds: usize, only: &[String], json: bool) -> std::io::Result<ExitCode> {
+    let dir = tempfile::tempdir()?;
+    let exe = std::env::current_exe()?;
+    let bench = Bench { exe, exe_args: vec!["rota".into()], dir: dir.path().to_owned(), rounds };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let known = |wanted: &&String| !hands::ROWS.iter().any(|(id, _)| id == wanted);
+    if let Some(unknown) = only.iter().find(known) {
+        let all: Vec<&str> = hands::ROWS.iter().map(|(id, _)| *id).collect();
+        eprintln!("no row {unknown}; there are {}", all.join(", "));
+        return Ok(ExitCode::from(2));
+    }
+    if !json {
+        println!("{}", Row::head());
+    }
+    let (mut broken, mut untried) = (0, 0);
+    for (id, _) in hands::ROWS.iter().filter(|(id, _)| only.is_empty() || only.iter().any(|w| w == id)) {
+        let Some(row) = runtime.block_on(hands::row(id, &bench)) else { continue };
+        broken += usize::from(row.outcome() == Outcome::Broken);
+        untried += usize::from(row.outcome() == Outcome::NotExercised);
+        println!("{}", if json { row.json().to_string() } else { row.lines() });
+    }
+    Ok(ExitCode::from(match (broken, untried) {
+        (0, 0) => 0,
+        (0, _) => 2,
+        _ => 1,
+    }))
 }
 
 fn scenarios(rounds: usize, only: &[String], json: bool) -> std::io::Result<ExitCode> {

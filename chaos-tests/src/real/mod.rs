@@ -2,21 +2,31 @@
 //! that the tasks themselves write, so a double run is seen even if Rota lies.
 
 pub mod actor_death;
+pub mod again;
 pub mod agent_death;
 pub mod beats;
 pub mod black_hole;
 pub mod blip;
+pub mod ends;
 pub mod failover;
 pub mod flood;
 pub mod follow;
 pub mod freeze;
+pub mod hands;
+pub mod hooks;
+mod host_files;
 pub mod lost_answer;
 pub mod noise;
 pub mod output;
 pub mod partition;
 pub mod proxy;
+pub mod reboot;
 pub mod report;
+pub mod row;
+pub mod sessions;
 mod traffic;
+mod tty;
+pub mod unkillable;
 
 use report::{Report, Verdict};
 use rota_node::lab::{Lab, LabError, LabOptions};

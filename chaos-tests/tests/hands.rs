@@ -1,0 +1,90 @@
+//! The table of faults of the hands on a small budget; `rota-chaos hands` does the same by hand and prints it. A row that
+//! cannot be tried here says so in its line, and is no success where it could be: as root, on Linux.
+
+// Helpers of tests: what cannot be set up should stop the test where it stands.
+#![allow(clippy::unwrap_used)]
+
+use rota_chaos::real::Bench;
+use rota_chaos::real::hands;
+use rota_chaos::real::row::Outcome;
+use std::sync::Mutex;
+
+/// One cluster at a time.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn row(id: &str, rounds: usize) {
+    let _alone = MACHINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let rounds = std::env::var("ROTA_REAL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(rounds);
+    let bench = Bench {
+        exe: env!("CARGO_BIN_EXE_rota-chaos").into(),
+        exe_args: vec!["rota".into()],
+        dir: dir.path().to_owned(),
+        rounds,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let row = runtime.block_on(hands::row(id, &bench)).unwrap();
+    println!("{}", row.lines());
+    if let Some(why) = &row.skipped {
+        println!("NOT EXERCISED: {id}: {why}");
+        return;
+    }
+    // Times are for the table: this machine is shared with other tests, and so are its two cores.
+    assert!(row.violations.is_empty() && row.runs > 0, "{}", row.lines());
+    assert_ne!(row.outcome(), Outcome::NotExercised, "{}", row.lines());
+}
+
+#[test]
+fn r061_agent_killed_at_any_point() {
+    row("R061", 1);
+}
+
+#[test]
+fn t1_hidden_trees() {
+    row("T1", 1);
+}
+
+#[test]
+fn t2_unkillable() {
+    row("T2", 1);
+}
+
+#[test]
+fn t5_cancels_race() {
+    row("T5", 1);
+}
+
+#[test]
+fn t6_preemptors_cancelled() {
+    row("T6", 1);
+}
+
+#[test]
+fn t7_reasons_told() {
+    row("T7", 1);
+}
+
+#[test]
+fn t10_prolog_hangs() {
+    row("T10", 1);
+}
+
+#[test]
+fn t11_reboot_with_tasks() {
+    row("T11", 1);
+}
+
+#[test]
+fn r047_warned_and_queued_again() {
+    row("R047", 1);
+}
+
+#[test]
+fn r063_array_goes_on() {
+    row("R063", 1);
+}
+
+#[test]
+fn r097_sessions_are_like_batch() {
+    row("R097", 1);
+}
