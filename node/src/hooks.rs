@@ -3,9 +3,10 @@
 //! A hook runs as the agent's user, often root: a file that others may write would make them root. So it is refused at
 //! the agent's start, and looked at again before each run.
 
+use crate::config::AgentConfig;
 use crate::parse::time::duration_ms;
 use rota_protocol::PublicError;
-use rota_protocol::session::HookOrder;
+use rota_protocol::session::{HookOrder, LifeOrder, SessionSpec};
 use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -79,6 +80,15 @@ impl SessionsConfig {
     /// It is no length of time.
     pub fn idle_ms(&self) -> Result<Option<u64>, PublicError> {
         self.idle_timeout.as_deref().map(|text| duration_ms("sessions.idle_timeout", text)).transpose()
+    }
+}
+
+impl AgentConfig {
+    /// What a shim is told of everything around its task.
+    pub(crate) fn life_order(&self, user: String, session: Option<SessionSpec>) -> LifeOrder {
+        // Both were checked at the start.
+        let idle_ms = self.sessions.idle_ms().unwrap_or_default();
+        LifeOrder { user, hooks: self.hooks.order(), session, idle_ms }
     }
 }
 

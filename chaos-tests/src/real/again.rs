@@ -45,25 +45,25 @@ pub(super) async fn warned_and_queued_again(bench: &Bench) -> Result<Row, LabErr
         spec.requeue_status = Some(AGAIN);
         let job = client.submit(spec).await?;
         let view = until(&mut client, job, "the end", |view| view.row.state.is_terminal()).await?;
-        row.expect(view.row.state == JobState::Succeeded, || {
+        row.must(view.row.state == JobState::Succeeded, || {
             format!("round {round}: it is {}", view.row.state)
         });
         let again = AttemptEnd::Requeued { code: AGAIN };
         let mut ends: Vec<_> = view.attempts.iter().filter_map(|attempt| attempt.end.clone()).collect();
         ends.sort_by_key(|end| end.is_success());
-        row.expect(ends == [again.clone(), again, AttemptEnd::Exited { code: 0 }], || {
+        row.must(ends == [again.clone(), again, AttemptEnd::Exited { code: 0 }], || {
             format!("round {round}: {ends:?}")
         });
         let counted = std::fs::read_to_string(&count).unwrap_or_default();
-        row.expect(counted.trim() == "3", || format!("round {round}: it counted {counted:?}"));
+        row.must(counted.trim() == "3", || format!("round {round}: it counted {counted:?}"));
         let notice = std::fs::read_to_string(format!("{}.notice", count.display())).unwrap_or_default();
-        row.expect(notice.contains("reason=time_limit"), || format!("round {round}: notice {notice:?}"));
+        row.must(notice.contains("reason=time_limit"), || format!("round {round}: notice {notice:?}"));
         let heard = std::fs::read_to_string(&times).unwrap_or_default();
         let heard: Vec<u64> =
             heard.lines().filter_map(|line| line.parse::<u64>().ok()).map(|ns| ns / 1_000_000).collect();
         let mut starts: Vec<u64> = view.attempts.iter().filter_map(|attempt| attempt.started_ms).collect();
         starts.sort_unstable();
-        row.expect(heard.len() == 2, || format!("round {round}: {} warnings", heard.len()));
+        row.must(heard.len() == 2, || format!("round {round}: {} warnings", heard.len()));
         for (heard_ms, started_ms) in heard.iter().zip(&starts) {
             let set_ms = started_ms + LIMIT_MS - u64::from(BEFORE_MS);
             row.ran(heard_ms.saturating_sub(set_ms));
@@ -100,10 +100,10 @@ pub(super) async fn array_goes_on(bench: &Bench) -> Result<Row, LabError> {
         client.until_done(&[job], LIMIT, |_, _| {}).await?;
         row.ran(started.elapsed().as_millis() as u64);
         let view = show(&mut client, job).await?;
-        row.expect(view.row.tasks.succeeded == TASKS, || format!("round {round}: {:?}", view.row.tasks));
+        row.must(view.row.tasks.succeeded == TASKS, || format!("round {round}: {:?}", view.row.tasks));
         let counts = witness.counts();
         let once = counts.values().filter(|counts| **counts == (1, 1)).count();
-        row.expect(once == TASKS as usize && before < TASKS as usize, || {
+        row.must(once == TASKS as usize && before < TASKS as usize, || {
             format!("round {round}: {once} of {TASKS} ran once; {before} were done before")
         });
         lab.until_up(3).await?;

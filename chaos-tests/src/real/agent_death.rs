@@ -234,9 +234,9 @@ pub(super) async fn at_any_point(bench: &Bench) -> Result<Row, LabError> {
         }
         let epilogs = std::fs::read_to_string(dir.join("epilogs")).unwrap_or_default();
         let own = epilogs.lines().filter(|line| line.split(' ').next() == Some(&job.to_string())).count();
-        row.expect(own == 1, || format!("{name}: {own} epilogs"));
+        row.must(own == 1, || format!("{name}: {own} epilogs"));
         let left = left_over(&lab).await?;
-        row.expect(left.is_empty(), || format!("{name}: processes {left:?} are left"));
+        row.must(left.is_empty(), || format!("{name}: processes {left:?} are left"));
     }
     Ok(row)
 }

@@ -98,26 +98,26 @@ pub(super) async fn tree_killed(bench: &Bench) -> Result<Row, LabError> {
         let live = cancel(&mut client, job).await?;
         let answered_ms = cancelled.elapsed().as_millis();
         let view = show(&mut client, job).await?;
-        row.expect(live == 1 && view.row.state == JobState::Ending && view.row.place == "n1", || {
+        row.must(live == 1 && view.row.state == JobState::Ending && view.row.place == "n1", || {
             format!(
                 "round {round}: after the cancel it is {} on {}, {live} live",
                 view.row.state, view.row.place
             )
         });
-        row.expect(answered_ms < u128::from(GRACE_MS), || {
+        row.must(answered_ms < u128::from(GRACE_MS), || {
             format!("round {round}: the cancel was answered after {answered_ms} ms")
         });
         let again = cancel(&mut client, job).await?;
-        row.expect(again == 1, || format!("round {round}: cancelled again, {again} are live"));
+        row.must(again == 1, || format!("round {round}: cancelled again, {again} are live"));
         let all = numbers(&pids);
         wait_for("the end of all", LIMIT, async || all.iter().all(|pid| !lives(*pid)).then_some(())).await?;
         row.ran(cancelled.elapsed().as_millis() as u64);
         client.until_done(&[job, next], LIMIT, |_, _| {}).await?;
         let (over, used) = (show(&mut client, job).await?, show(&mut client, next).await?);
-        row.expect(over.row.state == JobState::Cancelled, || {
+        row.must(over.row.state == JobState::Cancelled, || {
             format!("round {round}: it is {}", over.row.state)
         });
-        row.expect(used.row.state == JobState::Succeeded && !left.exists(), || {
+        row.must(used.row.state == JobState::Succeeded && !left.exists(), || {
             format!("round {round}: the next job was {} and found {:?}", used.row.state, numbers(&left))
         });
     }
@@ -155,9 +155,9 @@ pub(super) async fn cancels_race(bench: &Bench) -> Result<Row, LabError> {
             let once =
                 counts.succeeded + counts.failed + counts.cancelled == 1 && counts.live + counts.pending == 0;
             let all_ended = view.attempts.iter().all(|attempt| attempt.end.is_some());
-            row.expect(!late && once && all_ended, || format!("round {round}: {view:?}"));
+            row.must(!late && once && all_ended, || format!("round {round}: {view:?}"));
             let after = show(&mut client, job).await?;
-            row.expect(after.row.state == view.row.state, || {
+            row.must(after.row.state == view.row.state, || {
                 format!("{} became {}", view.row.state, after.row.state)
             });
         }
@@ -165,9 +165,7 @@ pub(super) async fn cancels_race(bench: &Bench) -> Result<Row, LabError> {
     }
     // Not exercised if every cancel met jobs in one state only.
     let cancelled = ends.iter().filter(|state| **state == JobState::Cancelled).count();
-    row.expect(cancelled > 0 && cancelled < ends.len(), || {
-        format!("{cancelled} of {} cancelled", ends.len())
-    });
+    row.must(cancelled > 0 && cancelled < ends.len(), || format!("{cancelled} of {} cancelled", ends.len()));
     Ok(row)
 }
 
@@ -175,9 +173,7 @@ pub(super) async fn cancels_race(bench: &Bench) -> Result<Row, LabError> {
 async fn whole_host(client: &mut Stubborn, row: &mut Row, gpus: u32) -> Result<(), LabError> {
     let job = client.submit(with_gpus(true_job("all"), gpus)).await?;
     let view = until(client, job, "a run on all cards", |view| view.row.state.is_terminal()).await?;
-    row.expect(view.row.state == JobState::Succeeded, || {
-        format!("a job of all cards was {}", view.row.state)
-    });
+    row.must(view.row.state == JobState::Succeeded, || format!("a job of all cards was {}", view.row.state));
     Ok(())
 }
 
@@ -209,16 +205,16 @@ pub(super) async fn preemptors_cancelled(bench: &Bench) -> Result<Row, LabError>
         let back = until(&mut client, victim, "a run", runs).await?;
         row.ran(asked.elapsed().as_millis() as u64);
         let now = back.attempts.len() + back.attempts_forgotten as usize;
-        row.expect(now <= known + 1, || {
+        row.must(now <= known + 1, || {
             format!("round {round}: ended {} times for one preemptor", now - known)
         });
         evicted += now - known;
         let others: Vec<_> = back.attempts.iter().filter_map(|attempt| attempt.end.as_ref()).collect();
-        row.expect(others.iter().all(|end| **end == AttemptEnd::Preempted), || {
+        row.must(others.iter().all(|end| **end == AttemptEnd::Preempted), || {
             format!("round {round}: {others:?}")
         });
     }
-    row.expect(evicted > 0, || "not exercised: the victim was never ended".into());
+    row.must(evicted > 0, || "not exercised: the victim was never ended".into());
     cancel(&mut client, victim).await?;
     until(&mut client, victim, "the end", |view| view.row.state == JobState::Cancelled).await?;
     whole_host(&mut client, &mut row, 4).await?;
@@ -242,7 +238,7 @@ pub(super) async fn reasons_told(bench: &Bench) -> Result<Row, LabError> {
             let job = client.submit(with_gpus(shell_job("ends", script), 1)).await?;
             let view = until(&mut client, job, "the end", |view| view.row.state.is_terminal()).await?;
             let told = view.attempts.first().and_then(|attempt| attempt.end.clone());
-            row.expect(told.as_ref() == Some(&end) && view.exit_status == Some(status), || {
+            row.must(told.as_ref() == Some(&end) && view.exit_status == Some(status), || {
                 format!("round {round}: `{script}` was told as {told:?}, status {:?}", view.exit_status)
             });
         }
@@ -263,7 +259,7 @@ pub(super) async fn reasons_told(bench: &Bench) -> Result<Row, LabError> {
         let next = client.submit(with_gpus(shell_job("next", &looks), 1)).await?;
         client.until_done(&[job, next], LIMIT, |_, _| {}).await?;
         let (first, second) = (show(&mut client, job).await?, show(&mut client, next).await?);
-        row.expect(first.exit_status == Some(0) && second.exit_status == Some(0), || {
+        row.must(first.exit_status == Some(0) && second.exit_status == Some(0), || {
             format!("round {round}: exit {:?}, then {:?}", first.exit_status, second.exit_status)
         });
         let text = std::fs::read_to_string(&times).unwrap_or_default();

@@ -49,14 +49,14 @@ pub(super) async fn prolog_hangs(bench: &Bench) -> Result<Row, LabError> {
     client.until_done(&jobs, Duration::from_secs(60), |_, _| {}).await?;
     for job in jobs {
         let view = show(&mut client, job).await?;
-        row.expect(view.row.state == JobState::Succeeded, || format!("job {job} is {}", view.row.state));
+        row.must(view.row.state == JobState::Succeeded, || format!("job {job} is {}", view.row.state));
         for attempt in &view.attempts {
             match &attempt.end {
                 Some(AttemptEnd::LaunchFailed { reason }) if reason.contains("time-out") => {
                     row.ran(attempt.ended_ms.unwrap_or(u64::MAX).saturating_sub(attempt.granted_ms));
                 }
                 Some(AttemptEnd::Exited { code: 0 }) => {
-                    row.expect(attempt.host != lab.peers[bad].host, || {
+                    row.must(attempt.host != lab.peers[bad].host, || {
                         format!("job {job} ran without its prolog")
                     });
                 }
@@ -67,14 +67,14 @@ pub(super) async fn prolog_hangs(bench: &Bench) -> Result<Row, LabError> {
     let text = std::fs::read_to_string(&pids).unwrap_or_default();
     let left: Vec<i32> = text.lines().filter_map(|line| line.parse().ok()).collect();
     let left: Vec<i32> = left.into_iter().filter(|pid| proc::stat(*pid).is_ok()).collect();
-    row.expect(left.is_empty(), || format!("processes {left:?} of prologs are left"));
+    row.must(left.is_empty(), || format!("processes {left:?} of prologs are left"));
     let host = lab.peers[bad].host;
     let scored = wait_for("the host's suspension", Duration::from_secs(5), async || {
         let hosts = lab.hosts().await.ok()?;
         hosts.into_iter().find(|row| row.host == host && row.state == HostState::Suspended)
     });
     match scored.await {
-        Ok(host) => row.expect(host.reason.as_ref().is_some_and(|why| why.contains("prolog")), || {
+        Ok(host) => row.must(host.reason.as_ref().is_some_and(|why| why.contains("prolog")), || {
             format!("suspended without the prolog's reason: {:?}", host.reason)
         }),
         Err(_) => row.wrong("the host was not scored: it is still given work"),

@@ -76,9 +76,9 @@ pub(super) async fn with_tasks(bench: &Bench) -> Result<Row, LabError> {
         for (job, beat) in jobs.iter().zip(&beats) {
             let ends: Vec<_> =
                 show(&mut client, *job).await?.attempts.into_iter().filter_map(|a| a.end).collect();
-            row.expect(ends == [AttemptEnd::Lost], || format!("round {round}: job {job} ended as {ends:?}"));
+            row.must(ends == [AttemptEnd::Lost], || format!("round {round}: job {job} ended as {ends:?}"));
             let apart = beat.distance_ms().unwrap_or(0);
-            row.expect(apart > 0, || format!("round {round}: two copies lived at once, {apart} ms apart"));
+            row.must(apart > 0, || format!("round {round}: two copies lived at once, {apart} ms apart"));
             cancel(&mut client, *job).await?;
         }
         client.until_done(&jobs, LIMIT, |_, _| {}).await?;

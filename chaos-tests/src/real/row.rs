@@ -71,7 +71,7 @@ impl Row {
     }
 
     /// Something did not hold, if it does not.
-    pub fn expect(&mut self, holds: bool, what: impl FnOnce() -> String) {
+    pub fn must(&mut self, holds: bool, what: impl FnOnce() -> String) {
         if !holds {
             self.violations.push(what());
         }
@@ -174,7 +174,7 @@ mod tests {
         assert!(row.lines().contains("BROKEN") && row.lines().contains("101 ms"), "{}", row.lines());
         let mut wrong = Row::new("T2", "x", None);
         wrong.tried();
-        wrong.expect(1 > 2, || "one is not above two".into());
+        wrong.must(1 > 2, || "one is not above two".into());
         assert_eq!(wrong.outcome(), Outcome::Broken);
     }
 }

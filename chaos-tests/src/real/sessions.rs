@@ -94,17 +94,17 @@ fn compare(bench: &Bench, lab: &Lab, row: &mut Row) -> Result<(), LabError> {
     };
     let own = rota(bench, lab, 0, &["logs", &holder])?.1;
     let confined = rota(bench, lab, 2, &["exec", &holder, "--", "sh", "-c", CONFINED])?.1;
-    row.expect(own == confined && own.contains("whole"), || {
+    row.must(own == confined && own.contains("whole"), || {
         format!("the task is in {own:?}, exec in {confined:?}")
     });
     let (status, text) =
         rota(bench, lab, 2, &["exec", &holder, "--", "sh", "-c", "echo out; echo err >&2; exit 7"])?;
-    row.expect(status == Some(7) && text == "out\nerr\n", || {
+    row.must(status == Some(7) && text == "out\nerr\n", || {
         format!("exec ended with {status:?} and said {text:?}")
     });
     rota(bench, lab, 0, &["cancel", &holder])?;
     let expected = comparable(&batch);
-    row.expect(
+    row.must(
         expected.contains("whole") && expected.iter().any(|l| l.starts_with("CUDA_VISIBLE_DEVICES=")),
         || format!("batch said only {batch:?}"),
     );
@@ -113,7 +113,7 @@ fn compare(bench: &Bench, lab: &Lab, row: &mut Row) -> Result<(), LabError> {
         let differs: Vec<_> = expected.symmetric_difference(&found).collect();
         // Cards of one model differ in their names only when a job of its own ran on another host.
         let differs: Vec<_> = differs.into_iter().filter(|line| !is_place(line)).collect();
-        row.expect(differs.is_empty(), || format!("batch and {name} differ in {differs:?}"));
+        row.must(differs.is_empty(), || format!("batch and {name} differ in {differs:?}"));
     }
     row.tried();
     Ok(())
@@ -145,7 +145,7 @@ async fn person(bench: &Bench, lab: &mut Lab, row: &mut Row, round: usize) -> Re
     let cooked = client.modes()?;
     client.until(row, "up 31 97", LIMIT);
     let raw = client.modes()?;
-    row.expect(raw != cooked, || format!("round {round}: the terminal is not passed through"));
+    row.must(raw != cooked, || format!("round {round}: the terminal is not passed through"));
     let pressed = Instant::now();
     client.press(b"hello\r")?;
     if client.until(row, "got hello", LIMIT) {
@@ -162,9 +162,7 @@ async fn person(bench: &Bench, lab: &mut Lab, row: &mut Row, round: usize) -> Re
     lab.spawn(mine)?;
     lab.until_answers(mine).await?;
     client.until(row, "got meanwhile", LIMIT);
-    row.expect(client.shown().matches("got meanwhile").count() == 1, || {
-        format!("round {round}: typed twice")
-    });
+    row.must(client.shown().matches("got meanwhile").count() == 1, || format!("round {round}: typed twice"));
     // The client is killed: the job goes on, and somebody else sits down at it.
     client.kill();
     let job = job_of(bench, lab, &label)?;
@@ -178,11 +176,9 @@ async fn person(bench: &Bench, lab: &mut Lab, row: &mut Row, round: usize) -> Re
     again.until(row, "got again", LIMIT);
     again.press(b"bye\r")?;
     let status = again.status(LIMIT);
-    row.expect(status == Some(6), || {
-        format!("round {round}: attach ended with {status:?}: {}", again.shown())
-    });
+    row.must(status == Some(6), || format!("round {round}: attach ended with {status:?}: {}", again.shown()));
     let after = again.modes()?;
-    row.expect(after == cooked, || format!("round {round}: the terminal was not given back as it was"));
+    row.must(after == cooked, || format!("round {round}: the terminal was not given back as it was"));
     wait_for("the card", LIMIT, async || {
         lab.hosts().await.ok()?.iter().all(|host| host.gpus_used == 0).then_some(())
     })

@@ -105,31 +105,31 @@ pub(super) async fn frozen(bench: &Bench) -> Result<Row, LabError> {
         wait_for("a dirty card", LIMIT, async || is_dirty(&devices(&lab).await.ok()?).then_some(())).await?;
         row.ran(asked.elapsed().as_millis() as u64);
         let view = show(&mut client, job).await?;
-        row.expect(view.row.state == JobState::Ending && view.row.place == "n1", || {
+        row.must(view.row.state == JobState::Ending && view.row.place == "n1", || {
             format!("round {round}: the job is {} on {}", view.row.state, view.row.place)
         });
         let host = lab.hosts().await?.pop();
-        row.expect(host.is_some_and(|host| host.state == HostState::Up), || {
+        row.must(host.is_some_and(|host| host.state == HostState::Up), || {
             format!("round {round}: the host is out")
         });
         let other = client.submit(with_gpus(true_job("other-card"), 1)).await?;
         let ran = until(&mut client, other, "a run on the other card", |v| v.row.state.is_terminal()).await?;
-        row.expect(ran.row.state == JobState::Succeeded, || {
+        row.must(ran.row.state == JobState::Succeeded, || {
             format!("round {round}: the other card: {}", ran.row.state)
         });
         let both = client.submit(with_gpus(true_job("both-cards"), 2)).await?;
         tokio::time::sleep(Duration::from_millis(300)).await;
         let waits = show(&mut client, both).await?.row.state;
-        row.expect(waits == JobState::Pending, || format!("round {round}: a job of both cards is {waits}"));
+        row.must(waits == JobState::Pending, || format!("round {round}: a job of both cards is {waits}"));
         let thawed = Instant::now();
         group.thaw();
         until(&mut client, job, "the end", |view| view.row.state == JobState::Cancelled).await?;
         let ran = until(&mut client, both, "a run on both", |view| view.row.state.is_terminal()).await?;
         let back_ms = thawed.elapsed().as_millis() as u64;
-        row.expect(ran.row.state == JobState::Succeeded && back_ms <= BACK_MS, || {
+        row.must(ran.row.state == JobState::Succeeded && back_ms <= BACK_MS, || {
             format!("round {round}: after the thaw {} in {back_ms} ms", ran.row.state)
         });
-        row.expect(!is_dirty(&devices(&lab).await?), || format!("round {round}: the card is still dirty"));
+        row.must(!is_dirty(&devices(&lab).await?), || format!("round {round}: the card is still dirty"));
     }
     Ok(row)
 }

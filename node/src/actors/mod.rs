@@ -16,3 +16,4 @@ pub mod renewer;
 pub mod restart;
 pub mod root;
 pub mod scheduler;
+mod stains;

@@ -3,10 +3,9 @@
 //!
 //! The decisions are `logic::reconcile` and `logic::outbox`; this actor is their pump.
 
-use super::attempt;
+use super::{attempt, stains};
 use crate::io::clock;
 use crate::logic::cards::{Cards, Gate};
-use crate::logic::dirt::Dirt;
 use crate::logic::env::{Share, TaskEnv, task_env};
 use crate::logic::gang;
 use crate::logic::outbox::Outbox;
@@ -21,7 +20,6 @@ use rota_protocol::command::{Command, Proposal};
 use rota_protocol::ids::{HostId, JobId, RequestId, Token};
 use rota_protocol::job::{Actor as Author, AttemptEnd};
 use rota_protocol::report::AttemptReport;
-use rota_protocol::session::LifeOrder;
 use rota_protocol::spool::{ExitRecord, LaunchOrder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
@@ -144,24 +142,10 @@ fn took_note(state: &mut State, note: ShimNote) {
             let (ran_ms, dropped_bytes, stdout_bytes, stderr_bytes) = (0, 0, 0, 0);
             ended(state, ExitRecord { token, end, ran_ms, dropped_bytes, stdout_bytes, stderr_bytes });
         }
-        ShimNote::Stuck { token, left } => {
-            tracing::error!(%token, left, "processes are left although they were killed; their devices stay held");
-            metrics::counter!(crate::meters::ATTEMPTS_STUCK).increment(1);
-            let devices = state.cards.under(token);
-            repaint(&state.node, |dirt| dirt.stuck(token, devices, left));
-        }
+        ShimNote::Stuck { token, left } => stains::stuck(&state.node, &state.cards, token, left),
         ShimNote::EpilogFailed { token, reason } => {
-            metrics::counter!(crate::meters::EPILOGS_FAILED).increment(1);
-            let devices = state.cards.under(token);
-            repaint(&state.node, |dirt| dirt.epilog_failed(token, devices, &reason));
+            stains::epilog_failed(&state.node, &state.cards, token, &reason);
         }
-    }
-}
-
-/// Changes what is dirty; what the host offers is looked at again at once if that is news.
-fn repaint(node: &Node, change: impl FnOnce(&mut Dirt) -> bool) {
-    if change(&mut node.dirt()) {
-        node.doors.devices.send(super::devices::Msg::Look);
     }
 }
 
@@ -172,7 +156,7 @@ fn ended(state: &mut State, record: ExitRecord) {
         return;
     }
     state.cards.left(record.token);
-    repaint(&state.node, |dirt| dirt.gone(record.token));
+    stains::gone(&state.node, record.token);
     metrics::counter!(crate::meters::ATTEMPTS_ENDED, "end" => end_word(&record.end)).increment(1);
     metrics::counter!(crate::meters::OUTPUT_DROPPED_BYTES).increment(record.dropped_bytes);
     state.outbox.ended(record.token, record.end.clone(), record.ran_ms);
@@ -338,7 +322,7 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
         // Never an attempt of an older epoch under the lease of a newer one.
         let attempt = replica.attempt(token).filter(|attempt| attempt.epoch == epoch)?;
         let job = replica.job(attempt.task.job)?;
-        let (user, spec) = (job.user.clone(), job.spec.whole());
+        let spec = job.spec.whole();
         let meeting = gang::meeting(replica, token);
         let (number, because) = output::place_of(replica, attempt);
         let task = task_of(node, attempt, &notes_base, meeting.as_ref());
@@ -366,12 +350,7 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
             requeue_status: spec.requeue_status,
             gang: roster.unwrap_or_default().into_bytes(),
             output,
-            life: LifeOrder {
-                user,
-                hooks: node.config.hooks.order(),
-                session: spec.session,
-                idle_ms: node.config.sessions.idle_ms().unwrap_or_default(),
-            },
+            life: node.config.life_order(job.user.clone(), spec.session),
         })
     })
 }

@@ -197,8 +197,7 @@ extern "C" fn start_child(cell: *mut c_void) -> c_int {
 /// # Safety
 /// Only inside `start_task`'s child.
 unsafe fn start_steps(start: &Start<'_>, parent: c_int, program: &mut usize) -> Stage {
-    // SAFETY: plain system calls on values that the caller keeps alive; raw calls where the C library's wrapper would
-    // try to reach other threads.
+    // SAFETY: plain system calls on values that the caller keeps alive; raw ones where a wrapper looks for other threads.
     unsafe {
         if libc::setsid() < 0
             || start.stdin.is_some_and(|fd| libc::dup2(fd.as_raw_fd(), 0) < 0)
@@ -375,7 +374,8 @@ pub fn queue_call(pidfd: BorrowedFd<'_>, value: i32) -> io::Result<()> {
     };
     let (call, number) = (libc::SYS_pidfd_send_signal, c_long::from(call_signal()));
     // SAFETY: `info` has the size and layout of siginfo_t on 64-bit Linux and lives through the call.
-    let done = unsafe { libc::syscall(call, fd_arg(pidfd), number, &raw const info, 0 as c_long) };
+    let done =
+        unsafe { libc::syscall(call, c_long::from(pidfd.as_raw_fd()), number, &raw const info, 0 as c_long) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -386,12 +386,8 @@ pub fn queue_call(pidfd: BorrowedFd<'_>, value: i32) -> io::Result<()> {
 pub fn signal(pidfd: BorrowedFd<'_>, number: u8) -> io::Result<()> {
     let (call, number, none) = (libc::SYS_pidfd_send_signal, c_long::from(number), 0 as c_long);
     // SAFETY: without information the kernel fills in its own, as for kill; nothing else is pointed to.
-    let done = unsafe { libc::syscall(call, fd_arg(pidfd), number, none, none) };
+    let done = unsafe { libc::syscall(call, c_long::from(pidfd.as_raw_fd()), number, none, none) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-fn fd_arg(fd: BorrowedFd<'_>) -> c_long {
-    c_long::from(fd.as_raw_fd())
 }
 
 /// Hands a descriptor to the runtime, to be waited for. To be called inside the runtime.

@@ -208,6 +208,9 @@ mod tests {
         let many = vec![b'x'; 200_000];
         let first = input.take(1, 0, &many, true);
         assert!(first < 200_000, "{first}");
+        // The pipe is full now, and then the queue is.
+        let second = input.take(1, 0, &many, true);
+        assert!(second > first && second < 200_000, "{second}");
         assert!(input.blocked().is_some());
         let mut got = 0;
         while got < 200_000 {
