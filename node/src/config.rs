@@ -2,6 +2,7 @@
 //!
 //! Not here: anything that the cluster decides for itself (membership, leadership, lease epochs).
 
+use crate::containers::{self, ContainersConfig};
 use crate::devices::{DeviceConfig, DeviceSettings};
 use crate::logic::lease::LeaseParams;
 use rota_consensus::Timings;
@@ -86,6 +87,8 @@ pub struct AgentConfig {
     pub devices: DeviceSettings,
     /// Serve `/metrics` to loopback callers without a token.
     pub metrics_open_on_loopback: bool,
+    /// Containers.
+    pub containers: ContainersConfig,
 }
 
 impl Default for AgentConfig {
@@ -105,6 +108,7 @@ impl Default for AgentConfig {
             nvml_library: None,
             devices: DeviceSettings::default(),
             metrics_open_on_loopback: false,
+            containers: ContainersConfig::default(),
         }
     }
 }
@@ -160,6 +164,7 @@ impl AgentConfig {
             )));
         }
         self.profile.lease().check().map_err(|e| ConfigError::Rule(e.to_string()))?;
+        self.containers.check().map_err(ConfigError::Rule)?;
         if self.listen.port() == 0 {
             return Err(ConfigError::Rule(
                 "listen: port 0 would change at each start; give one, such as 7420".into(),
@@ -184,7 +189,7 @@ impl AgentConfig {
                 .map(|text| crate::parse::cpus_milli("cpus", text))
                 .transpose()?,
             mem_mib: self.mem.as_deref().map(|text| crate::parse::memory_mib("mem", text)).transpose()?,
-            labels: self.labels.clone(),
+            labels: self.labels.clone().into_iter().chain(containers::labels(&self.containers)).collect(),
             boot: None,
         })
     }

@@ -215,6 +215,7 @@ fn settings(args: AgentArgs) -> Result<AgentConfig, Failure> {
     config.cpus = args.cpus.or(config.cpus);
     config.mem = args.mem.or(config.mem);
     config.nvml_library = args.nvml_library.or(config.nvml_library);
+    config.containers.runtime = args.container_runtime.or(config.containers.runtime);
     config.metrics_open_on_loopback |= args.metrics_open_on_loopback;
     Ok(config)
 }

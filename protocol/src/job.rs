@@ -3,6 +3,7 @@
 pub use crate::attempt::{AttemptEnd, AttemptState, EndReason};
 
 use crate::ask::Ask;
+use crate::container::ContainerSpec;
 use crate::limits::PRIORITY_DEFAULT;
 use crate::work::{Dependency, GangSpec, Layout, Warning};
 use serde::{Deserialize, Serialize};
@@ -125,6 +126,8 @@ pub struct JobSpec {
     pub warning: Option<Warning>,
     /// Exit status by which a task asks to be queued again, on no one's account.
     pub requeue_status: Option<u8>,
+    /// The image that it runs in; none for the host's own files.
+    pub container: Option<ContainerSpec>,
 }
 
 impl Default for JobSpec {
@@ -155,6 +158,7 @@ impl Default for JobSpec {
             requeue: true,
             warning: None,
             requeue_status: None,
+            container: None,
         }
     }
 }

@@ -8,6 +8,7 @@
 //! to read, each replaced as a whole, lines of `name=value`; [`REQUEUE_NAME`] is made by the task, and of it only the
 //! presence counts.
 
+use crate::around::Around;
 use crate::ids::{BootId, ClusterId, DeviceUuid, HostId, LeaseEpoch, TaskId, Token};
 use crate::job::{AttemptEnd, EndReason};
 use crate::work::Warning;
@@ -60,6 +61,8 @@ pub struct LaunchOrder {
     pub requeue_status: Option<u8>,
     /// First content of [`GANG_NAME`]; empty if the task is no part of a gang.
     pub gang: Vec<u8>,
+    /// What it has around its program.
+    pub around: Around,
 }
 
 /// Who keeps an attempt, written before its task starts: whoever finds the record knows that the token was used.

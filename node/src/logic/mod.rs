@@ -5,6 +5,7 @@
 //! boot-time clock (`CLOCK_BOOTTIME`), whose origin differs from host to host and is never compared between hosts.
 
 pub mod cards;
+pub mod container;
 pub mod env;
 pub mod gang;
 pub mod lease;

@@ -2,6 +2,7 @@
 //! script's header), and the whole becomes a [`JobSpec`] with its defaults.
 
 use super::key::{Key, Scalar, Value};
+use super::image::Image;
 use super::needs::{Needs, alternatives};
 use super::pieces::{check_argv, command, env_fault, name_of, too_large, workdir};
 use super::terms::Terms;
@@ -35,10 +36,11 @@ pub struct JobDraft {
     needs: Needs,
     alternatives: Vec<Needs>,
     terms: Terms,
+    image: Image,
 }
 
 impl JobDraft {
-    /// Reads one value. `Env`, `Label`, `Device`, `After` and `Or` may be given piece by piece, all else once.
+    /// Reads one value. `Env`, `Label`, `Device`, `After`, `Mount` and `Or` may be given piece by piece, all else once.
     ///
     /// # Errors
     /// The value is malformed, of the wrong type, or the key was given before.
@@ -59,7 +61,9 @@ impl JobDraft {
                 self.alternatives.extend(alternatives(value)?);
                 Ok(())
             }
-            _ if self.needs.set(key, value)? || self.terms.set(key, value)? => Ok(()),
+            _ if self.needs.set(key, value)? || self.terms.set(key, value)? || self.image.set(key, value)? => {
+                Ok(())
+            }
             _ => Err(PublicError::new(ErrorCode::Internal, format!("{field} has no reader"))),
         }
     }
@@ -81,6 +85,7 @@ impl JobDraft {
             needs: self.needs.over(base.needs),
             alternatives: if self.alternatives.is_empty() { base.alternatives } else { self.alternatives },
             terms: self.terms.over(base.terms),
+            image: self.image.over(base.image),
         }
     }
 
@@ -108,6 +113,7 @@ impl JobDraft {
         };
         add_alternatives(&mut spec, &self.needs, self.alternatives)?;
         self.terms.fill(&mut spec, defaults.now_ms)?;
+        self.image.fill(&mut spec)?;
         let bytes = codec::encode(&spec).map_or(usize::MAX, |bytes| bytes.len());
         if bytes > SPEC_BYTES_MAX {
             return Err(too_large("command", format!("the whole job of {bytes} bytes"), SPEC_BYTES_MAX));

@@ -79,6 +79,16 @@ pub enum Key {
     Env,
     /// Working directory.
     Workdir,
+    /// The image that it runs in.
+    Image,
+    /// Paths of the host that a container sees.
+    Mount,
+    /// Working directory in the container.
+    ContainerWorkdir,
+    /// The image's entry point is kept.
+    Entrypoint,
+    /// The container's own files cannot be written.
+    ReadOnly,
 }
 
 /// Other names: short ones of our own, and those by which users of Slurm know the thing.
@@ -96,7 +106,7 @@ const LETTERS: [(char, Key); 5] =
 
 impl Key {
     /// All of them, in the order in which they are listed to people.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 41] = [
         Self::Name,
         Self::Command,
         Self::Gpus,
@@ -133,6 +143,11 @@ impl Key {
         Self::Retries,
         Self::Env,
         Self::Workdir,
+        Self::Image,
+        Self::Mount,
+        Self::ContainerWorkdir,
+        Self::Entrypoint,
+        Self::ReadOnly,
     ];
 
     /// As it is written: the flag without its dashes, and the path in an error.
@@ -175,13 +190,27 @@ impl Key {
             Self::Retries => "retries",
             Self::Env => "env",
             Self::Workdir => "workdir",
+            Self::Image => "image",
+            Self::Mount => "mount",
+            Self::ContainerWorkdir => "container-workdir",
+            Self::Entrypoint => "entrypoint",
+            Self::ReadOnly => "read-only",
         }
     }
 
     /// Whether it is true by being named: `--hold`, which is `--hold=yes`.
     #[must_use]
     pub fn is_switch(self) -> bool {
-        matches!(self, Self::Hold | Self::Service | Self::NoPreempt | Self::Requeue | Self::NoRequeue)
+        matches!(
+            self,
+            Self::Hold
+                | Self::Service
+                | Self::NoPreempt
+                | Self::Requeue
+                | Self::NoRequeue
+                | Self::Entrypoint
+                | Self::ReadOnly
+        )
     }
 
     /// The key of this name; `_` stands for `-`.

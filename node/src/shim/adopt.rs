@@ -137,6 +137,7 @@ async fn end_left_behind(inner: &Arc<Inner>, token: Token, shim: Option<&ShimRec
         // A shim writes its record before it starts anything.
         None => "its shim died before it started anything",
     };
+    super::around::remove_left_behind(&inner.dir, token).await;
     super::notes::clear(&inner.tasks, token);
     let end = AttemptEnd::Vanished { reason: reason.to_owned() };
     let mut exit = ExitRecord::never_ran(token, end);

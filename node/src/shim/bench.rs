@@ -128,6 +128,7 @@ async fn kept(exe: &Path, data_dir: &Path, runs: u64) -> Result<(Duration, u64),
             warning: None,
             requeue_status: None,
             gang: Vec::new(),
+            around: rota_protocol::around::Around::default(),
         }
     };
     let (mut launched, mut ended, mut failed) = (0, 0, 0);

@@ -1,6 +1,7 @@
 //! A shim: keeps one attempt from its record's first byte to its end. A copy of the fork server, one thread, asleep in
 //! `poll` nearly always. What it decides is in `logic::life`; this file carries it out.
 
+use super::around;
 use super::conclude::conclude;
 use super::lease_file::LeaseReader;
 use super::notes::Notes;
@@ -73,17 +74,24 @@ pub(crate) fn keep(inherited: &Inherited, token: Token, order: &[u8]) -> i32 {
         Err(error) => return fail(format!("cannot write the attempt's record: {error}")),
     };
     let mut link = Link::new(inherited);
-    let exit = match Notes::begin(&order) {
+    let exit = match Notes::begin(&order).and_then(|notes| around::note_hook(&order).map(|()| notes)) {
         Ok(notes) => {
             let exit = match Keeper::start(inherited, &mut link, &order, &notes) {
-                Ok(keeper) => keeper.run(),
-                Err((end, stderr_bytes)) => ExitRecord { stderr_bytes, ..ExitRecord::never_ran(token, end) },
+                Ok(keeper) => {
+                    let exit = keeper.run();
+                    around::remove(&order, &mut link);
+                    ExitRecord { end: around::judged(exit.end, &order), ..exit }
+                }
+                Err((end, stderr_bytes)) => {
+                    around::forget_hook(&order);
+                    ExitRecord { stderr_bytes, ..ExitRecord::never_ran(token, end) }
+                }
             };
             notes.clear();
             exit
         }
         Err(error) => {
-            let end = launch_failed(format!("cannot write the list of its gang: {error}"));
+            let end = launch_failed(format!("cannot write the files of the task: {error}"));
             ExitRecord::never_ran(token, end)
         }
     };
@@ -138,11 +146,15 @@ impl<'a, 'l> Keeper<'a, 'l> {
         if !Life::may_start(kill_budget_ms, now_ms, deadline_ms) {
             return Err((AttemptEnd::Fenced, 0));
         }
+        if let Some(port) = around::taken_port(order.around.ports) {
+            let reason = format!("port {port} of its gang is taken on this host; it is tried with others");
+            return Err((launch_failed(reason), 0));
+        }
         let main = run_program(order, inherited.oom_default, &stdout_end, &stderr_end).map_err(|failed| {
             if let NotRun::Program(_, line) = &failed {
                 pumps[1].say(line);
             }
-            (failed.end(), pumps[1].len())
+            (failed.end(order.around.runtime.is_some()), pumps[1].len())
         })?;
         let params = LifeParams {
             time_limit_ms: order.time_limit_ms,
@@ -158,7 +170,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
             token: order.token,
             lease,
             life: Life::new(params, now_ms, deadline_ms),
-            processes: Processes::new(main),
+            processes: Processes::new(main, passes_signals(order)),
             warner: Warner::new(order.warning),
             pumps,
             buffer: Vec::new(),
@@ -359,6 +371,10 @@ impl<'a, 'l> Keeper<'a, 'l> {
             self.output_due_ms = now_ms + OUTPUT_GAP_MS;
         }
     }
+}
+
+fn passes_signals(order: &LaunchOrder) -> bool {
+    order.around.runtime.as_ref().is_some_and(|runtime| runtime.passes_signals)
 }
 
 /// Adds a descriptor, if it is open. Returns its position.

@@ -14,6 +14,7 @@
 //! makes, so nothing escapes by `setsid` or double forks.
 
 mod adopt;
+mod around;
 pub mod bench;
 mod calls;
 mod conclude;

@@ -22,11 +22,13 @@ pub(crate) struct Processes {
     main: Pid,
     main_lives: bool,
     status: Option<WaitStatus>,
+    /// The first process hands signals on to the others.
+    passes_on: bool,
 }
 
 impl Processes {
-    pub(crate) fn new(main: Pid) -> Self {
-        Self { main, main_lives: true, status: None }
+    pub(crate) fn new(main: Pid, passes_on: bool) -> Self {
+        Self { main, main_lives: true, status: None, passes_on }
     }
 
     /// The first process.
@@ -58,6 +60,9 @@ impl Processes {
     /// Signals every process. Returns how many there were. Processes made meanwhile are missed: whoever wants all of
     /// them calls again.
     pub(crate) fn signal(&self, signal: Signal) -> usize {
+        if self.passes_on && self.main_lives && signal != Signal::KILL {
+            return usize::from(rustix::process::kill_process(self.main, signal).is_ok());
+        }
         // While the first process is not reaped its number, and so its group's, means nobody else.
         if self.main_lives {
             let _ = kill_process_group(self.main, signal);

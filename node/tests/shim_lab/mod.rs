@@ -97,6 +97,7 @@ impl Lab {
             warning: None,
             requeue_status: None,
             gang: Vec::new(),
+            around: rota_protocol::around::Around::default(),
         }
     }
 

@@ -42,6 +42,7 @@ fn plain_spec() -> JobSpec {
         requeue: true,
         warning: None,
         requeue_status: None,
+        container: None,
         ..spec()
     }
 }

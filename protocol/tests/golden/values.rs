@@ -4,6 +4,7 @@
 use rota_protocol::api::LogChunk;
 use rota_protocol::ask::Ask;
 use rota_protocol::command::*;
+use rota_protocol::container::{ContainerSpec, Mount};
 use rota_protocol::device::*;
 use rota_protocol::job::*;
 use rota_protocol::plan::*;
@@ -91,6 +92,13 @@ pub(crate) fn spec() -> JobSpec {
         requeue: false,
         warning: Some(Warning { signal: 10, before_ms: 60_001, leader_only: true }),
         requeue_status: Some(99),
+        container: Some(ContainerSpec {
+            image: text("registry/train:7"),
+            mounts: vec![Mount { source: text("/data"), target: text("/in"), read_only: true }],
+            workdir: Some(text("/work")),
+            entrypoint: true,
+            read_only: true,
+        }),
     }
 }
 

@@ -2,6 +2,7 @@
 //! at the cluster (`explain::feasible` does), and normalises nothing: the edge stored what it showed.
 
 mod ask;
+mod container;
 mod shape;
 
 use rota_protocol::PublicError;
@@ -20,6 +21,7 @@ pub fn validate(spec: &JobSpec) -> Result<(), PublicError> {
     check_command(spec)?;
     ask::check(&spec.ask)?;
     shape::check(spec)?;
+    container::check(spec)?;
     for (at, alternative) in (1..).zip(&spec.alternatives) {
         ask::check(alternative).map_err(|error| of_alternative(error, at))?;
     }

@@ -88,6 +88,7 @@ impl Serialize for Spec {
 mod tests {
     use super::*;
     use rota_protocol::ask::Ask;
+    use rota_protocol::container::ContainerSpec;
     use rota_protocol::job::ArraySpec;
     use rota_protocol::work::{Dependency, GangSpec, Layout, Warning};
 
@@ -123,6 +124,7 @@ mod tests {
             requeue: false,
             warning: Some(Warning { signal: 10, before_ms: 11, leader_only: true }),
             requeue_status: Some(99),
+            container: Some(ContainerSpec { image: "i".into(), ..ContainerSpec::default() }),
         };
         let bare = JobSpec { workdir: Vec::new(), ..JobSpec::default() };
         let no_args = JobSpec { argv: Vec::new(), ..full.clone() };
