@@ -109,3 +109,28 @@ fn n11_flapping_link() {
 fn r064_network_blip() {
     scenario("R064", 1);
 }
+
+#[test]
+fn t3_a_lost_part_ends_its_gang() {
+    scenario("T3", 1);
+}
+
+#[test]
+fn t4_leader_killed_while_a_gang_starts() {
+    scenario("T4", 6);
+}
+
+#[test]
+fn r039_gangs_meet_at_ports_of_their_own() {
+    scenario("R039", 1);
+}
+
+#[test]
+fn r039_gangs_meet_where_there_is_only_ipv6() {
+    scenario("R039-6", 1);
+}
+
+#[test]
+fn r041_a_gang_shrinks_and_grows() {
+    scenario("R041", 1);
+}

@@ -66,10 +66,7 @@ pub fn find(config: &ContainersConfig) -> Option<Executor> {
 pub fn labels(config: &ContainersConfig) -> Vec<(String, String)> {
     let Some(found) = find(config) else { return Vec::new() };
     let text = str::to_owned;
-    vec![
-        (text(CONTAINERS_LABEL), text(CONTAINERS_YES)),
-        (text(RUNTIME_LABEL), text(found.runtime.name())),
-    ]
+    vec![(text(CONTAINERS_LABEL), text(CONTAINERS_YES)), (text(RUNTIME_LABEL), text(found.runtime.name()))]
 }
 
 fn search(runtime: Runtime) -> Option<PathBuf> {

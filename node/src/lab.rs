@@ -51,6 +51,8 @@ pub struct LabOptions {
     pub env: Vec<(String, String)>,
     /// Ports of the hosts, in order; hosts beyond them get a free one.
     pub ports: Vec<PeerPorts>,
+    /// Hosts know each other by `[::1]` alone.
+    pub ipv6: bool,
 }
 
 impl LabOptions {
@@ -71,6 +73,7 @@ impl LabOptions {
             mem: None,
             env: Vec::new(),
             ports: Vec::new(),
+            ipv6: false,
         })
     }
 }
@@ -196,11 +199,15 @@ impl Lab {
     }
 
     fn listen(&self, number: usize) -> String {
-        format!("127.0.0.1:{}", self.peers[number].port)
+        format!("{}:{}", self.loopback(), self.peers[number].port)
     }
 
     fn advertise(&self, number: usize) -> String {
-        format!("127.0.0.1:{}", self.peers[number].advertise)
+        format!("{}:{}", self.loopback(), self.peers[number].advertise)
+    }
+
+    fn loopback(&self) -> &'static str {
+        if self.options.ipv6 { "[::1]" } else { "127.0.0.1" }
     }
 
     async fn join(&mut self, number: usize) -> Result<(), LabError> {

@@ -166,7 +166,10 @@ async fn each_runtime_is_told_the_order_and_the_program_ends_as_it_does() {
         if fake.removes() {
             let uid = rustix::process::geteuid().as_raw();
             assert_eq!(fake.read("env.mode"), format!("600:{uid}\n"));
-            assert!(fake.read("env.copy").contains("LAB=1\n") && fake.read("env.copy").contains("SECRET=s3cret\n"));
+            assert!(
+                fake.read("env.copy").contains("LAB=1\n")
+                    && fake.read("env.copy").contains("SECRET=s3cret\n")
+            );
         }
         assert_eq!((fake.is_removed(&lab, 1), hooks_left(&lab), notes_left(&lab)), (fake.removes(), 0, 0));
     }
@@ -206,7 +209,10 @@ async fn what_the_runtime_cannot_make_is_the_hosts_fault() {
         lab.host.launch(fake.order(&lab, 1, "exit 0")).await.unwrap();
         match lab.ended(1).await.end {
             AttemptEnd::LaunchFailed { reason } => {
-                assert!(reason.contains(runtime.name()) && reason.contains("cannot find the image"), "{reason}");
+                assert!(
+                    reason.contains(runtime.name()) && reason.contains("cannot find the image"),
+                    "{reason}"
+                );
             }
             other => panic!("{other:?}"),
         }
@@ -358,7 +364,10 @@ async fn the_same_with_real_containers() {
     assert_eq!(lab.output(2, Stdout).await, b"ready\nterm1\n");
 
     // One that does not listen is killed, and nothing is left of it.
-    let deaf = LaunchOrder { grace_ms: 200, ..podman.order(&lab, 3, "trap '' TERM; echo ready; while :; do sleep 0.1; done") };
+    let deaf = LaunchOrder {
+        grace_ms: 200,
+        ..podman.order(&lab, 3, "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+    };
     lab.host.launch(deaf).await.unwrap();
     lab.says(3, b"ready\n").await;
     lab.host.end(Token(3), EndReason::Cancel).await;

@@ -8,6 +8,9 @@ pub mod black_hole;
 pub mod blip;
 pub mod failover;
 pub mod freeze;
+pub mod gang_loss;
+pub mod gang_meets;
+pub mod gang_size;
 pub mod lost_answer;
 pub mod noise;
 pub mod partition;
@@ -57,8 +60,10 @@ impl Bench {
 }
 
 /// Names of all scenarios, by fault id, in the order in which they run.
-pub const SCENARIOS: [&str; 16] =
-    ["P1", "P2", "P3", "P4", "P6", "P7", "P8", "P11", "R9", "R054", "N1", "N3", "N5", "N7", "N11", "R064"];
+pub const SCENARIOS: [&str; 21] = [
+    "P1", "P2", "P3", "P4", "P6", "P7", "P8", "P11", "R9", "R054", "N1", "N3", "N5", "N7", "N11", "R064",
+    "T3", "T4", "R039", "R039-6", "R041",
+];
 
 /// Runs one scenario.
 ///
@@ -82,6 +87,11 @@ pub async fn run(name: &str, bench: &Bench) -> Result<Report, LabError> {
         "N7" => noise::repeated(bench).await,
         "N11" => noise::flapping(bench).await,
         "R064" => blip::host_cut_off(bench).await,
+        "T3" => gang_loss::one_part_lost(bench).await,
+        "T4" => gang_loss::leader_killed_at_the_start(bench).await,
+        "R039" => gang_meets::at_a_port_of_its_own(bench, false).await,
+        "R039-6" => gang_meets::at_a_port_of_its_own(bench, true).await,
+        "R041" => gang_size::shrinks_and_grows(bench).await,
         other => Ok(Report::new(other, Verdict::Fail(format!("no such scenario; there are {SCENARIOS:?}")))),
     }
 }

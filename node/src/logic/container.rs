@@ -57,8 +57,26 @@ const RUNTIME_VARS: [&str; 3] = ["HOME", "USER", "LOGNAME"];
 const RUNTIME_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Beginnings of names that a loader, a shell or a runtime reads: never in a runtime's own environment.
 const UNSAFE_PREFIXES: [&str; 20] = [
-    "LD_", "GLIBC_", "GCONV_", "MALLOC_", "BASH", "SHELLOPTS", "PS4", "IFS", "ENV", "GO", "PATH", "TMP", "XDG_",
-    "DOCKER_", "CONTAINER", "PODMAN", "APPTAINER", "SINGULARITY", "ENROOT", "REGISTRY",
+    "LD_",
+    "GLIBC_",
+    "GCONV_",
+    "MALLOC_",
+    "BASH",
+    "SHELLOPTS",
+    "PS4",
+    "IFS",
+    "ENV",
+    "GO",
+    "PATH",
+    "TMP",
+    "XDG_",
+    "DOCKER_",
+    "CONTAINER",
+    "PODMAN",
+    "APPTAINER",
+    "SINGULARITY",
+    "ENROOT",
+    "REGISTRY",
 ];
 /// The same, names as a whole.
 const UNSAFE_NAMES: [&str; 7] =
@@ -145,7 +163,8 @@ impl Executor {
             remove: Some(EndHook { argv: remove, env: env.clone(), uid_gid: order.uid_gid }),
         };
         let file = TaskFile { name: ENV_NAME.to_owned(), bytes: env_file, private: true };
-        let warning = order.warning.map(|warning| rota_protocol::work::Warning { leader_only: true, ..warning });
+        let warning =
+            order.warning.map(|warning| rota_protocol::work::Warning { leader_only: true, ..warning });
         let mut wrapped = as_runtime(order, argv, env.into_iter().chain(inherited).collect(), runtime);
         wrapped.around.files.push(file);
         wrapped.warning = warning;
@@ -168,7 +187,11 @@ impl Executor {
         }
         argv.push(glue(&[b"--pwd=", &workdir(container, &order)]));
         let is_file = container.image.starts_with('/') || container.image.contains("://");
-        argv.push(word(if is_file { container.image.clone() } else { format!("docker://{}", container.image) }));
+        argv.push(word(if is_file {
+            container.image.clone()
+        } else {
+            format!("docker://{}", container.image)
+        }));
         argv.extend(order.argv.iter().cloned());
         // Under this prefix a variable is the container's alone.
         let inside = order.env.iter().map(|(name, value)| (glue(&[b"APPTAINERENV_", name]), value.clone()));
@@ -182,7 +205,8 @@ impl Executor {
             argv.push(word("--rw"));
         }
         for Bind { source, target, read_only } in binds(container, &order) {
-            let options: &[u8] = if read_only { b":none:x-create=auto,bind,ro" } else { b":none:x-create=auto,bind,rw" };
+            let options: &[u8] =
+                if read_only { b":none:x-create=auto,bind,ro" } else { b":none:x-create=auto,bind,rw" };
             argv.push(glue(&[b"--mount=", &source, b":", &target, options]));
         }
         let safe: Vec<_> = order.env.iter().filter(|(name, _)| is_safe(name)).cloned().collect();

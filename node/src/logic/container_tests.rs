@@ -121,10 +121,14 @@ fn podman_and_docker_word_for_word() {
         let runtime = wrapped.around.runtime.as_ref().unwrap();
         assert!(runtime.passes_signals && runtime.failed_status == Some(125));
         let hook = runtime.remove.as_ref().unwrap();
-        assert_eq!((lines(&hook.argv), hook.uid_gid), (remove.into_iter().map(String::from).collect(), Some((1_000, 1_001))));
+        assert_eq!(
+            (lines(&hook.argv), hook.uid_gid),
+            (remove.into_iter().map(String::from).collect(), Some((1_000, 1_001)))
+        );
         assert_eq!(hook.env, wrapped.env, "the same user's runtime");
         let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-        let expected = ["ROTA_TOKEN=77", "ROTA_CLUSTER=ab", "HOME=/home/ada", path, "XDG_RUNTIME_DIR=/run/user/1000"];
+        let expected =
+            ["ROTA_TOKEN=77", "ROTA_CLUSTER=ab", "HOME=/home/ada", path, "XDG_RUNTIME_DIR=/run/user/1000"];
         assert_eq!(own_env(wrapped), expected);
         let file = &wrapped.around.files[0];
         assert_eq!((file.name.as_str(), file.private), ("env", true));
@@ -205,7 +209,9 @@ fn what_a_job_says_of_its_container_is_passed_on() {
     };
     let has = |runtime, word: &str| lines(&wrap(runtime, &said, usual()).argv).iter().any(|w| w == word);
     for runtime in [Runtime::Podman, Runtime::Docker] {
-        assert!(has(runtime, "--read-only") && has(runtime, "--workdir=/w") && !has(runtime, "--entrypoint="));
+        assert!(
+            has(runtime, "--read-only") && has(runtime, "--workdir=/w") && !has(runtime, "--entrypoint=")
+        );
     }
     assert!(has(Runtime::Apptainer, "run") && !has(Runtime::Apptainer, "--writable-tmpfs"));
     assert!(has(Runtime::Apptainer, "/images/x.sif"), "a file is no reference");
@@ -213,7 +219,11 @@ fn what_a_job_says_of_its_container_is_passed_on() {
     // Nothing of the host's root is mounted for a job that has no folder, and root is mapped to itself.
     let root = LaunchOrder { workdir: word("/"), uid_gid: None, devices: Vec::new(), ..usual() };
     let words = lines(&wrap(Runtime::Podman, &container(), root).argv);
-    assert!(!words.iter().any(|w| w.contains("source=/,") || w.starts_with("--userns") || w.starts_with("--device")));
+    assert!(
+        !words
+            .iter()
+            .any(|w| w.contains("source=/,") || w.starts_with("--userns") || w.starts_with("--device"))
+    );
 }
 
 /// S10, S12: values are in no arguments, and nothing that a loader or a runtime reads is in a runtime's own environment.
@@ -251,13 +261,17 @@ fn nothing_of_the_tasks_environment_is_read_by_the_runtime() {
         }
     }
     let kept = wrap(Runtime::Docker, &container(), order(&hostile)).around.files.remove(0).bytes;
-    assert!(String::from_utf8(kept).unwrap().starts_with("LD_PRELOAD=/tmp/evil.so\n"), "inside it is the user's own");
+    assert!(
+        String::from_utf8(kept).unwrap().starts_with("LD_PRELOAD=/tmp/evil.so\n"),
+        "inside it is the user's own"
+    );
 }
 
 /// A line break would end the line of a file and begin another variable.
 #[test]
 fn a_line_break_makes_no_further_variable() {
-    let env = [("A", "1\nLD_PRELOAD=x"), ("B C", "2"), ("#D", "3"), ("E", "4=5"), ("F\nG", "6"), ("SAFE", "7\n8")];
+    let env =
+        [("A", "1\nLD_PRELOAD=x"), ("B C", "2"), ("#D", "3"), ("E", "4=5"), ("F\nG", "6"), ("SAFE", "7\n8")];
     let wrapped = wrap(Runtime::Podman, &container(), order(&env));
     let file = String::from_utf8(wrapped.around.files[0].bytes.clone()).unwrap();
     assert_eq!(file, "E=4=5\n");
@@ -273,6 +287,10 @@ fn a_folder_with_signs_of_a_list_is_not_mounted() {
     let odd = LaunchOrder { workdir: word("/home/a,source=/etc"), ..usual() };
     for runtime in Runtime::ALL {
         let words = lines(&wrap(runtime, &container(), odd.clone()).argv);
-        assert!(!words.iter().any(|word| word.contains("source=/etc") && !word.contains("dir=") && !word.contains("pwd=")));
+        assert!(
+            !words
+                .iter()
+                .any(|word| word.contains("source=/etc") && !word.contains("dir=") && !word.contains("pwd="))
+        );
     }
 }

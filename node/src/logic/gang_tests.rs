@@ -97,7 +97,11 @@ impl Lab {
 
     /// The first port that state gave this part.
     fn port_of(&self, token: Token) -> String {
-        self.0.attempt(token).and_then(|attempt| attempt.port).map(|port| port.to_string()).unwrap_or_default()
+        self.0
+            .attempt(token)
+            .and_then(|attempt| attempt.port)
+            .map(|port| port.to_string())
+            .unwrap_or_default()
     }
 
     fn env(&self, token: Token) -> BTreeMap<&'static str, String> {

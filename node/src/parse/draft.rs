@@ -1,8 +1,8 @@
 //! A job being put together: each entry fills a draft key by key, drafts are laid over one another (flags over a
 //! script's header), and the whole becomes a [`JobSpec`] with its defaults.
 
-use super::key::{Key, Scalar, Value};
 use super::image::Image;
+use super::key::{Key, Scalar, Value};
 use super::needs::{Needs, alternatives};
 use super::pieces::{check_argv, command, env_fault, name_of, too_large, workdir};
 use super::terms::Terms;
@@ -61,7 +61,10 @@ impl JobDraft {
                 self.alternatives.extend(alternatives(value)?);
                 Ok(())
             }
-            _ if self.needs.set(key, value)? || self.terms.set(key, value)? || self.image.set(key, value)? => {
+            _ if self.needs.set(key, value)?
+                || self.terms.set(key, value)?
+                || self.image.set(key, value)? =>
+            {
                 Ok(())
             }
             _ => Err(PublicError::new(ErrorCode::Internal, format!("{field} has no reader"))),

@@ -89,9 +89,8 @@ impl Image {
 
 /// `/path`, `/on/host:/inside`, each with `:ro` behind it or not.
 fn mount(text: &str) -> Result<Mount, PublicError> {
-    let bad = |what: &str| {
-        Err(PublicError::invalid(Key::Mount.name(), format!("{text:?} {what}"), MOUNT_EXAMPLE))
-    };
+    let bad =
+        |what: &str| Err(PublicError::invalid(Key::Mount.name(), format!("{text:?} {what}"), MOUNT_EXAMPLE));
     let (paths, read_only) = match text.strip_suffix(":ro") {
         Some(paths) => (paths, true),
         None => (text.strip_suffix(":rw").unwrap_or(text), false),
@@ -120,7 +119,10 @@ mod tests {
         assert_eq!(of("/a:/b:ro"), good("/a", "/b", true));
         for bad in ["a", "/a:b", "/a:/b:/c", "", "/a:/b:rx"] {
             let error = mount(bad).unwrap_err();
-            assert_eq!((error.field.as_deref(), error.example.as_deref()), (Some("mount"), Some(MOUNT_EXAMPLE)));
+            assert_eq!(
+                (error.field.as_deref(), error.example.as_deref()),
+                (Some("mount"), Some(MOUNT_EXAMPLE))
+            );
         }
     }
 }

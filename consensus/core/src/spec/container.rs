@@ -81,7 +81,8 @@ fn check_path(field: &str, path: &str, example: &str) -> Result<(), PublicError>
     if path.len() > TEXT_BYTES_MAX {
         return bad(format!("a path of {} bytes is above {TEXT_BYTES_MAX}", path.len()));
     }
-    if let Some(c) = path.chars().find(|c| c.is_control() || matches!(c, ',' | ':' | '"' | '\'' | '\\' | '$')) {
+    if let Some(c) = path.chars().find(|c| c.is_control() || matches!(c, ',' | ':' | '"' | '\'' | '\\' | '$'))
+    {
         return bad(format!("{c:?} cannot be in a path that a container sees"));
     }
     if path.split('/').any(|piece| piece == "..") {
@@ -112,11 +113,32 @@ mod tests {
         }
         let long = "a".repeat(TEXT_BYTES_MAX + 1);
         for bad in [
-            "", "-x", "--privileged", ".a", "a b", "a;b", "a$b", "a`b`", "a\nb", "a,b", "a'b", "a\"b", "/../x",
-            "a/../b", "~x", "é", "a|b", "a&b", "@a", &long,
+            "",
+            "-x",
+            "--privileged",
+            ".a",
+            "a b",
+            "a;b",
+            "a$b",
+            "a`b`",
+            "a\nb",
+            "a,b",
+            "a'b",
+            "a\"b",
+            "/../x",
+            "a/../b",
+            "~x",
+            "é",
+            "a|b",
+            "a&b",
+            "@a",
+            &long,
         ] {
             let error = check(&spec(image(bad))).unwrap_err();
-            assert_eq!((error.field.as_deref(), error.example.as_deref()), (Some("image"), Some(IMAGE_EXAMPLE)));
+            assert_eq!(
+                (error.field.as_deref(), error.example.as_deref()),
+                (Some("image"), Some(IMAGE_EXAMPLE))
+            );
         }
     }
 
@@ -128,10 +150,22 @@ mod tests {
         };
         assert_eq!(with("/a b", "/c"), Ok(()));
         for (source, target) in [
-            ("a", "/c"), ("/a", "c"), ("/a", "/"), ("/a,b", "/c"), ("/a:b", "/c"), ("/a", "/c,suid"),
-            ("/a\"", "/c"), ("/a\n", "/c"), ("/a/../b", "/c"), ("/$HOME", "/c"),
+            ("a", "/c"),
+            ("/a", "c"),
+            ("/a", "/"),
+            ("/a,b", "/c"),
+            ("/a:b", "/c"),
+            ("/a", "/c,suid"),
+            ("/a\"", "/c"),
+            ("/a\n", "/c"),
+            ("/a/../b", "/c"),
+            ("/$HOME", "/c"),
         ] {
-            assert_eq!(with(source, target).unwrap_err().field.as_deref(), Some("mount"), "{source} {target}");
+            assert_eq!(
+                with(source, target).unwrap_err().field.as_deref(),
+                Some("mount"),
+                "{source} {target}"
+            );
         }
         let mount = Mount { source: "/a".into(), target: "/b".into(), read_only: true };
         let many = ContainerSpec { mounts: vec![mount; MOUNTS_MAX + 1], ..image("a") };
