@@ -126,8 +126,8 @@ pub struct JobSpec {
     pub warning: Option<Warning>,
     /// Exit status by which a task asks to be queued again, on no one's account.
     pub requeue_status: Option<u8>,
-    /// The image that it runs in; none for the host's own files.
-    pub container: Option<ContainerSpec>,
+    /// The image that it runs in; none for the host's own files. Boxed: few jobs have one.
+    pub container: Option<Box<ContainerSpec>>,
 }
 
 impl Default for JobSpec {

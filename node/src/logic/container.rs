@@ -83,6 +83,8 @@ const UNSAFE_NAMES: [&str; 7] =
     ["HOME", "USER", "LOGNAME", "STORAGE_DRIVER", "STORAGE_OPTS", "NOTIFY_SOCKET", "LISTEN_FDS"];
 
 type Words = Vec<Vec<u8>>;
+/// Name and value.
+type Variable = (Vec<u8>, Vec<u8>);
 
 fn word(text: impl Into<Vec<u8>>) -> Vec<u8> {
     text.into()
@@ -230,11 +232,11 @@ impl Executor {
     }
 
     /// The runtime's own environment, with the marks by which its processes are known as the attempt's.
-    fn own_env(&self, order: &LaunchOrder) -> Vec<(Vec<u8>, Vec<u8>)> {
+    fn own_env(&self, order: &LaunchOrder) -> Vec<Variable> {
         use super::env::{CLUSTER_VAR, TOKEN_VAR};
         let kept = [TOKEN_VAR, CLUSTER_VAR].into_iter().chain(RUNTIME_VARS);
         let found = |name: &str| order.env.iter().find(|(n, _)| n == name.as_bytes()).cloned();
-        let mut env: Vec<(Vec<u8>, Vec<u8>)> = kept.filter_map(found).collect();
+        let mut env: Vec<Variable> = kept.filter_map(found).collect();
         env.push((word("PATH"), RUNTIME_PATH.to_vec()));
         if let Some((uid, _)) = order.uid_gid.filter(|(uid, _)| *uid != 0) {
             env.push((word("XDG_RUNTIME_DIR"), format!("/run/user/{uid}").into_bytes()));
@@ -257,12 +259,7 @@ fn is_nvidia(uuid: &str) -> bool {
     uuid.starts_with("GPU-") || uuid.starts_with("MIG-")
 }
 
-fn as_runtime(
-    order: LaunchOrder,
-    argv: Words,
-    env: Vec<(Vec<u8>, Vec<u8>)>,
-    runtime: RuntimeOrder,
-) -> LaunchOrder {
+fn as_runtime(order: LaunchOrder, argv: Words, env: Vec<Variable>, runtime: RuntimeOrder) -> LaunchOrder {
     let mut around = order.around.clone();
     around.runtime = Some(runtime);
     // The job's folder is mounted by name; the runtime itself needs none of it.
@@ -302,7 +299,7 @@ fn workdir(container: &ContainerSpec, order: &LaunchOrder) -> Vec<u8> {
 
 /// The environment as the file that docker and podman read, and what such a file cannot hold (a line break) and may be
 /// passed through the runtime's own environment. What can be neither is left out.
-fn split_env(env: &[(Vec<u8>, Vec<u8>)]) -> (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>) {
+fn split_env(env: &[Variable]) -> (Vec<u8>, Vec<Variable>) {
     let (mut file, mut inherited) = (Vec::new(), Vec::new());
     for (name, value) in env {
         let in_file = !name.iter().chain(value).any(|byte| matches!(byte, b'\n' | b'\r'))

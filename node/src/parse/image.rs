@@ -76,13 +76,13 @@ impl Image {
         for ask in std::iter::once(&mut spec.ask).chain(&mut spec.alternatives) {
             ask.labels.insert(CONTAINERS_LABEL.to_owned(), CONTAINERS_YES.to_owned());
         }
-        spec.container = Some(ContainerSpec {
+        spec.container = Some(Box::new(ContainerSpec {
             image,
             mounts: self.mounts.unwrap_or_default(),
             workdir: self.workdir,
             entrypoint: self.entrypoint.unwrap_or(false),
             read_only: self.read_only.unwrap_or(false),
-        });
+        }));
         Ok(())
     }
 }

@@ -235,10 +235,9 @@ mod tests {
             };
             let port = held.local_addr().unwrap().port();
             assert_eq!(taken_port((port, 1)), Some(port), "{at}");
-            assert_eq!(taken_port((port.saturating_sub(1), 2)).is_some(), true, "{at}");
-            drop(held);
-            assert_eq!(taken_port((port, 1)), None, "{at}");
+            assert!(taken_port((port.saturating_sub(1), 2)).is_some(), "{at}");
         }
+        assert!((20_000..21_000).any(|port| taken_port((port, 1)).is_none()), "not every port is taken");
         assert_eq!(taken_port((0, 0)), None);
     }
 

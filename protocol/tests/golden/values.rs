@@ -92,13 +92,13 @@ pub(crate) fn spec() -> JobSpec {
         requeue: false,
         warning: Some(Warning { signal: 10, before_ms: 60_001, leader_only: true }),
         requeue_status: Some(99),
-        container: Some(ContainerSpec {
+        container: Some(Box::new(ContainerSpec {
             image: text("registry/train:7"),
             mounts: vec![Mount { source: text("/data"), target: text("/in"), read_only: true }],
             workdir: Some(text("/work")),
             entrypoint: true,
             read_only: true,
-        }),
+        })),
     }
 }
 

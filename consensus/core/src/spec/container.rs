@@ -99,7 +99,7 @@ mod tests {
     fn spec(container: ContainerSpec) -> JobSpec {
         let labels = [(CONTAINERS_LABEL.to_owned(), CONTAINERS_YES.to_owned())].into();
         let ask = Ask { labels, ..Ask::default() };
-        JobSpec { argv: vec![b"x".to_vec()], ask, container: Some(container), ..JobSpec::default() }
+        JobSpec { argv: vec![b"x".to_vec()], ask, container: Some(Box::new(container)), ..JobSpec::default() }
     }
 
     fn image(name: &str) -> ContainerSpec {

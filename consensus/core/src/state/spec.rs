@@ -124,7 +124,7 @@ mod tests {
             requeue: false,
             warning: Some(Warning { signal: 10, before_ms: 11, leader_only: true }),
             requeue_status: Some(99),
-            container: Some(ContainerSpec { image: "i".into(), ..ContainerSpec::default() }),
+            container: Some(Box::new(ContainerSpec { image: "i".into(), ..ContainerSpec::default() })),
         };
         let bare = JobSpec { workdir: Vec::new(), ..JobSpec::default() };
         let no_args = JobSpec { argv: Vec::new(), ..full.clone() };

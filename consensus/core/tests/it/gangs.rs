@@ -332,7 +332,10 @@ fn meeting_ports() {
             assert_eq!(lab.begin(gang, "1@h2 0@h1"), Ok(()));
             let [(0, port)] = port_of(&lab, gang)[..] else { panic!("rank 0 has the ports") };
             let offset = port - GANG_PORT_FIRST;
-            assert!(offset % PORTS_OF_A_GANG == 0 && offset / PORTS_OF_A_GANG < GANG_PORT_BLOCKS, "{port}");
+            assert!(
+                offset.is_multiple_of(PORTS_OF_A_GANG) && offset / PORTS_OF_A_GANG < GANG_PORT_BLOCKS,
+                "{port}"
+            );
             assert!(seen.insert(port), "{port} is handed to two gangs at once");
             gang
         })

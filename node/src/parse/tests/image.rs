@@ -28,7 +28,7 @@ fn an_image_makes_every_ask_one_for_hosts_that_run_containers() {
         entrypoint: true,
         read_only: true,
     };
-    assert_eq!(spec.container, Some(wanted));
+    assert_eq!(spec.container.as_deref(), Some(&wanted));
     assert_eq!(spec.asks().count(), 2);
     assert!(spec.asks().all(|ask| ask.labels.get("containers").is_some_and(|value| value == "yes")));
     for result in by_all(Key::Image, "busybox") {
