@@ -58,11 +58,11 @@ fn wrap(runtime: Runtime, container: &ContainerSpec, order: LaunchOrder) -> Laun
 }
 
 fn lines(words: &[Vec<u8>]) -> Vec<String> {
-    words.iter().map(|word| String::from_utf8(word.clone()).unwrap()).collect()
+    words.iter().map(|word| String::from_utf8(word.clone()).expect("text")).collect()
 }
 
 fn own_env(order: &LaunchOrder) -> Vec<String> {
-    order.env.iter().map(|(n, v)| String::from_utf8([n.as_slice(), b"=", v].concat()).unwrap()).collect()
+    order.env.iter().map(|(n, v)| String::from_utf8([n.as_slice(), b"=", v].concat()).expect("text")).collect()
 }
 
 fn of_podman_or_docker(runtime: Runtime, own: &[&str]) -> Vec<String> {
