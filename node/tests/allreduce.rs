@@ -2,6 +2,7 @@
 //! torch.distributed with gloo where some Python has torch. `ROTA_TORCH=1` installs it where none has.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -59,10 +60,12 @@ fn two_hosts_sum_their_vectors() {
     }
 }
 
-/// Past the capture of the harness: it must be seen that something was not checked.
+/// Past the capture of the harness: it must be seen that something was not checked. Behind what is there, which may be a
+/// file.
 fn skipped(what: &str) {
     let what = what.trim_start_matches("SKIPPED: ");
-    std::fs::write("/dev/stderr", format!("SKIPPED: {what}\n")).ok();
+    let stderr = std::fs::OpenOptions::new().append(true).open("/dev/stderr");
+    stderr.and_then(|mut stderr| writeln!(stderr, "SKIPPED: {what}")).ok();
 }
 
 fn runs(program: &str, args: &[&str]) -> bool {

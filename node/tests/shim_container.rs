@@ -11,6 +11,7 @@ use rota_protocol::container::ContainerSpec;
 use rota_protocol::job::{AttemptEnd, EndReason};
 use rota_protocol::spool::LaunchOrder;
 use shim_lab::{Lab, alive, kill, wait_until};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -290,8 +291,9 @@ const IMAGE: &str = "localhost/rota-test:1";
 impl Podman {
     fn new() -> Option<Self> {
         let skipped = |why: &str| {
-            // Past the capture of the harness.
-            let _ = std::fs::write("/dev/stderr", format!("SKIPPED: real containers: {why}\n"));
+            // Past the capture of the harness, behind what is there, which may be a file.
+            let stderr = std::fs::OpenOptions::new().append(true).open("/dev/stderr");
+            let _ = stderr.and_then(|mut stderr| writeln!(stderr, "SKIPPED: real containers: {why}"));
             None
         };
         let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists());

@@ -62,7 +62,11 @@ fn lines(words: &[Vec<u8>]) -> Vec<String> {
 }
 
 fn own_env(order: &LaunchOrder) -> Vec<String> {
-    order.env.iter().map(|(n, v)| String::from_utf8([n.as_slice(), b"=", v].concat()).expect("text")).collect()
+    order
+        .env
+        .iter()
+        .map(|(n, v)| String::from_utf8([n.as_slice(), b"=", v].concat()).expect("text"))
+        .collect()
 }
 
 fn of_podman_or_docker(runtime: Runtime, own: &[&str]) -> Vec<String> {
