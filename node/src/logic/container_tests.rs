@@ -58,15 +58,12 @@ fn wrap(runtime: Runtime, container: &ContainerSpec, order: LaunchOrder) -> Laun
 }
 
 fn lines(words: &[Vec<u8>]) -> Vec<String> {
-    words.iter().map(|word| String::from_utf8(word.clone()).expect("text")).collect()
+    words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
 fn own_env(order: &LaunchOrder) -> Vec<String> {
-    order
-        .env
-        .iter()
-        .map(|(n, v)| String::from_utf8([n.as_slice(), b"=", v].concat()).expect("text"))
-        .collect()
+    let line = |(name, value): &Variable| [name.as_slice(), b"=", value].concat();
+    lines(&order.env.iter().map(line).collect::<Words>())
 }
 
 fn of_podman_or_docker(runtime: Runtime, own: &[&str]) -> Vec<String> {
