@@ -134,3 +134,28 @@ fn r058_following_gives_every_byte_once() {
 fn r060_each_attempt_starts_from_the_same_copy() {
     scenario("R060", 1);
 }
+
+#[test]
+fn t3_a_lost_part_ends_its_gang() {
+    scenario("T3", 1);
+}
+
+#[test]
+fn t4_leader_killed_while_a_gang_starts() {
+    scenario("T4", 6);
+}
+
+#[test]
+fn r039_gangs_meet_at_ports_of_their_own() {
+    scenario("R039", 1);
+}
+
+#[test]
+fn r039_gangs_meet_where_there_is_only_ipv6() {
+    scenario("R039-6", 1);
+}
+
+#[test]
+fn r041_a_gang_shrinks_and_grows() {
+    scenario("R041", 1);
+}

@@ -2,6 +2,7 @@
 //!
 //! Not here: anything that the cluster decides for itself (membership, leadership, lease epochs).
 
+use crate::containers::{self, ContainersConfig};
 use crate::devices::{DeviceConfig, DeviceSettings};
 use crate::hooks::{HooksConfig, SessionsConfig};
 use crate::logic::lease::LeaseParams;
@@ -94,6 +95,8 @@ pub struct AgentConfig {
     pub hooks: HooksConfig,
     /// Interactive sessions.
     pub sessions: SessionsConfig,
+    /// Containers.
+    pub containers: ContainersConfig,
 }
 
 impl Default for AgentConfig {
@@ -116,6 +119,7 @@ impl Default for AgentConfig {
             output: OutputConfig::default(),
             hooks: HooksConfig::default(),
             sessions: SessionsConfig::default(),
+            containers: ContainersConfig::default(),
         }
     }
 }
@@ -174,6 +178,7 @@ impl AgentConfig {
         self.output.check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.hooks.check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.sessions.idle_ms().map_err(|e| ConfigError::Rule(e.to_string()))?;
+        self.containers.check().map_err(ConfigError::Rule)?;
         if self.listen.port() == 0 {
             return Err(ConfigError::Rule(
                 "listen: port 0 would change at each start; give one, such as 7420".into(),
@@ -198,7 +203,7 @@ impl AgentConfig {
                 .map(|text| crate::parse::cpus_milli("cpus", text))
                 .transpose()?,
             mem_mib: self.mem.as_deref().map(|text| crate::parse::memory_mib("mem", text)).transpose()?,
-            labels: self.labels.clone(),
+            labels: self.labels.clone().into_iter().chain(containers::labels(&self.containers)).collect(),
             boot: None,
         })
     }

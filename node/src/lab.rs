@@ -53,6 +53,8 @@ pub struct LabOptions {
     pub ports: Vec<PeerPorts>,
     /// Settings beyond the flags, in TOML; read by each agent when it starts.
     pub config: Option<String>,
+    /// Hosts know each other by `[::1]` alone.
+    pub ipv6: bool,
 }
 
 impl LabOptions {
@@ -74,6 +76,7 @@ impl LabOptions {
             env: Vec::new(),
             ports: Vec::new(),
             config: None,
+            ipv6: false,
         })
     }
 }
@@ -199,11 +202,15 @@ impl Lab {
     }
 
     fn listen(&self, number: usize) -> String {
-        format!("127.0.0.1:{}", self.peers[number].port)
+        format!("{}:{}", self.loopback(), self.peers[number].port)
     }
 
     fn advertise(&self, number: usize) -> String {
-        format!("127.0.0.1:{}", self.peers[number].advertise)
+        format!("{}:{}", self.loopback(), self.peers[number].advertise)
+    }
+
+    fn loopback(&self) -> &'static str {
+        if self.options.ipv6 { "[::1]" } else { "127.0.0.1" }
     }
 
     async fn join(&mut self, number: usize) -> Result<(), LabError> {

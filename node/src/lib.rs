@@ -11,6 +11,7 @@ pub mod boot;
 pub mod cli;
 pub mod client;
 pub mod config;
+pub mod containers;
 pub mod demo;
 pub mod devices;
 pub mod doctor;

@@ -6,6 +6,7 @@ use crate::actors::door::Door;
 use crate::actors::{api, devices, gossip, leases, meter, raft, reconciler, renewer, scheduler};
 use crate::config::AgentConfig;
 use crate::io::clock;
+use crate::logic::container::Executor;
 use crate::logic::dirt::Dirt;
 use crate::logic::lease_book::LeaseBook;
 use crate::net::{Identity, Net};
@@ -101,6 +102,8 @@ pub struct Node {
     pub net: Arc<Net>,
     /// Running attempts.
     pub shims: ShimHost,
+    /// The container runtime of this host.
+    pub containers: Option<Executor>,
     /// Ways to the actors.
     pub doors: Doors,
     /// This host's hardware, once it was looked at.
@@ -144,6 +147,7 @@ impl Node {
             boot: parts.boot,
             incarnation: clock::wall_ms(),
             leases: Mutex::new(LeaseBook::new(parts.config.profile.lease())),
+            containers: crate::containers::find(&parts.config.containers),
             config: parts.config,
             identity: parts.identity,
             consensus: parts.consensus,

@@ -182,6 +182,8 @@ fn settings(args: AgentArgs) -> Result<AgentConfig, Failure> {
     if let Some(data) = args.data_dir {
         config.data_dir = data;
     }
+    // Shims work in a folder of their own and tasks in any: a path that begins here would mean another one there.
+    config.data_dir = std::path::absolute(&config.data_dir).map_err(Failure::other)?;
     if let Some((listen, advertise)) = recall(&config.data_dir) {
         config.listen = listen;
         config.advertise = config.advertise.or(advertise);
@@ -215,6 +217,7 @@ fn settings(args: AgentArgs) -> Result<AgentConfig, Failure> {
     config.cpus = args.cpus.or(config.cpus);
     config.mem = args.mem.or(config.mem);
     config.nvml_library = args.nvml_library.or(config.nvml_library);
+    config.containers.runtime = args.container_runtime.or(config.containers.runtime);
     config.metrics_open_on_loopback |= args.metrics_open_on_loopback;
     Ok(config)
 }
@@ -270,4 +273,35 @@ fn log_to_stderr() {
         .unwrap_or_else(|_| EnvFilter::new("warn,openraft=error,rota_node=info,rota_consensus=info"));
     // Only the first call of a process counts; a second one changes nothing.
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A shim that is started in the attempts folder must find the lease of an agent that was given a relative path.
+    #[test]
+    fn a_relative_data_directory_is_made_absolute() {
+        let args = AgentArgs { data_dir: Some("n1".into()), ..no_args() };
+        let config = settings(args).unwrap_or_else(|_| panic!("settings"));
+        assert_eq!(config.data_dir, std::env::current_dir().unwrap_or_default().join("n1"));
+    }
+
+    fn no_args() -> AgentArgs {
+        AgentArgs {
+            config: None,
+            data_dir: None,
+            listen: None,
+            advertise: None,
+            http_listen: None,
+            sim_gpus: None,
+            cpus: None,
+            mem: None,
+            profile: None,
+            labels: Vec::new(),
+            nvml_library: None,
+            metrics_open_on_loopback: false,
+            container_runtime: None,
+        }
+    }
 }

@@ -3,6 +3,7 @@
 pub use crate::attempt::{AttemptEnd, AttemptState, EndReason};
 
 use crate::ask::Ask;
+use crate::container::ContainerSpec;
 use crate::limits::PRIORITY_DEFAULT;
 use crate::output::OutputSpec;
 use crate::session::SessionSpec;
@@ -131,6 +132,8 @@ pub struct JobSpec {
     pub output: Option<Box<OutputSpec>>,
     /// The task gets a terminal, for a person; not with `array`, `gang` or `service`.
     pub session: Option<SessionSpec>,
+    /// The image that it runs in; none for the host's own files. Boxed: few jobs have one.
+    pub container: Option<Box<ContainerSpec>>,
 }
 
 impl Default for JobSpec {
@@ -163,6 +166,7 @@ impl Default for JobSpec {
             requeue_status: None,
             output: None,
             session: None,
+            container: None,
         }
     }
 }

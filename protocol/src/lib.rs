@@ -8,11 +8,13 @@
 //! `_permille`. Wall times are `_ms` since the Unix epoch, stamped by whoever proposes and clamped monotone by the log.
 
 pub mod api;
+pub mod around;
 pub mod ask;
 pub mod attempt;
 pub mod bytes;
 pub mod codec;
 pub mod command;
+pub mod container;
 pub mod device;
 pub mod error;
 pub mod frame;

@@ -10,6 +10,7 @@
 //! to read, each replaced as a whole, lines of `name=value`; [`REQUEUE_NAME`] is made by the task, and of it only the
 //! presence counts.
 
+use crate::around::Around;
 use crate::ids::{BootId, ClusterId, DeviceUuid, HostId, LeaseEpoch, TaskId, Token};
 use crate::job::{AttemptEnd, EndReason};
 use crate::output::OutputOrder;
@@ -68,6 +69,8 @@ pub struct LaunchOrder {
     pub output: OutputOrder,
     /// Hooks, terminal.
     pub life: LifeOrder,
+    /// What it has around its program.
+    pub around: Around,
 }
 
 /// Who keeps an attempt, written before its task starts: whoever finds the record knows that the token was used.

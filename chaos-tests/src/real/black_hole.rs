@@ -60,7 +60,7 @@ pub(super) async fn one_of_three(bench: &Bench) -> Result<Report, LabError> {
 
 /// Lets nobody make files in a folder, or lets them again. Root passes over permissions, so the folder is made
 /// immutable where the file system can; elsewhere its permissions must do.
-fn lock_folder(path: &Path, locked: bool) -> std::io::Result<()> {
+pub(super) fn lock_folder(path: &Path, locked: bool) -> std::io::Result<()> {
     let folder = std::fs::File::open(path)?;
     let flags = rustix::fs::ioctl_getflags(&folder).unwrap_or(IFlags::empty());
     let flags = if locked { flags | IFlags::IMMUTABLE } else { flags - IFlags::IMMUTABLE };

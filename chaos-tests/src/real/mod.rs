@@ -12,6 +12,9 @@ pub mod failover;
 pub mod flood;
 pub mod follow;
 pub mod freeze;
+pub mod gang_loss;
+pub mod gang_meets;
+pub mod gang_size;
 pub mod hands;
 pub mod hooks;
 mod host_files;
@@ -100,9 +103,9 @@ fn budget(name: &str, default: u64) -> u64 {
 }
 
 /// Names of all scenarios, by fault id, in the order in which they run.
-pub const SCENARIOS: [&str; 21] = [
+pub const SCENARIOS: [&str; 26] = [
     "P1", "P2", "P3", "P4", "P6", "P7", "P8", "P11", "R9", "R054", "N1", "N3", "N5", "N7", "N11", "R064",
-    "T9", "R055", "R056", "R058", "R060",
+    "T9", "R055", "R056", "R058", "R060", "T3", "T4", "R039", "R039-6", "R041",
 ];
 
 /// Runs one scenario.
@@ -132,6 +135,11 @@ pub async fn run(name: &str, bench: &Bench) -> Result<Report, LabError> {
         "R056" => output::kept_by_rule(bench).await,
         "R058" => follow::every_byte_once(bench).await,
         "R060" => output::the_same_copy(bench).await,
+        "T3" => gang_loss::one_part_lost(bench).await,
+        "T4" => gang_loss::leader_killed_at_the_start(bench).await,
+        "R039" => gang_meets::at_a_port_of_its_own(bench, false).await,
+        "R039-6" => gang_meets::at_a_port_of_its_own(bench, true).await,
+        "R041" => gang_size::shrinks_and_grows(bench).await,
         other => Ok(Report::new(other, Verdict::Fail(format!("no such scenario; there are {SCENARIOS:?}")))),
     }
 }

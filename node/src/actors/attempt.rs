@@ -84,12 +84,21 @@ impl Actor for Attempt {
     }
 }
 
+/// Says that the gang's file is another: `WINCH`, "the size changed". It is the one signal of that meaning, and whoever
+/// does not catch it is not ended by it.
+const GANG_SIGNAL: u8 = 28;
+
 /// The shim makes the file a moment after its order; until then, and while the disk refuses, it is tried again.
 async fn tell_gang(myself: &ActorRef<Msg>, state: &mut State) {
     const PAUSE: Duration = Duration::from_millis(200);
     let Some(text) = state.untold.clone() else { return };
     match state.node.shims.tell_gang(state.token, text).await {
-        Ok(()) => state.untold = None,
+        Ok(changed) => {
+            state.untold = None;
+            if changed {
+                state.node.shims.signal(state.token, GANG_SIGNAL).await;
+            }
+        }
         Err(error) => {
             tracing::debug!(token = %state.token, %error, "a task cannot be told of its gang");
             myself.send_after(PAUSE, || Msg::GangAgain);

@@ -252,7 +252,14 @@ async fn carry_out(
 ) -> Result<(), ActorProcessingErr> {
     match action {
         Action::Launch(token) => {
-            let Some(order) = order(&state.node, token) else { return Ok(()) };
+            let order = match order(&state.node, token) {
+                Some(Ok(order)) => order,
+                Some(Err(reason)) => {
+                    took_note(state, ShimNote::LaunchFailed { token, reason });
+                    return Ok(());
+                }
+                None => return Ok(()),
+            };
             let patience_ms = u64::from(order.kill_budget_ms);
             match state.cards.gate(token, &order.devices, live, clock::boottime_ms(), patience_ms) {
                 Gate::Open => state.cards.taken(token, Some(order.devices.clone())),
@@ -309,8 +316,8 @@ async fn actor<'a>(
     })
 }
 
-/// All that the shim needs; none when the log has moved on.
-fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
+/// All that the shim needs; none when the log has moved on, a reason when this host cannot run it.
+fn order(node: &Node, token: Token) -> Option<Result<LaunchOrder, String>> {
     let params = node.config.profile.lease();
     let (epoch, lease_path) = {
         let lease = node.lease.lock().unwrap_or_else(PoisonError::into_inner);
@@ -330,7 +337,7 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
         let output = output::order(replica, attempt, &spec, node.config.output.limits());
         let kill_budget_ms = u32::try_from(params.kill_budget_ms).unwrap_or(u32::MAX);
         let roster = gang::roster(replica, attempt.task.job).filter(|_| meeting.is_some());
-        Some(LaunchOrder {
+        let order = LaunchOrder {
             cluster: node.cluster,
             host: node.host,
             epoch: attempt.epoch,
@@ -351,6 +358,12 @@ fn order(node: &Node, token: Token) -> Option<LaunchOrder> {
             gang: roster.unwrap_or_default().into_bytes(),
             output,
             life: node.config.life_order(job.user.clone(), spec.session),
+            around: meeting.as_ref().map(gang::Meeting::around).unwrap_or_default(),
+        };
+        Some(match (&spec.container, &node.containers) {
+            (None, _) => Ok(order),
+            (Some(container), Some(executor)) => Ok(executor.wrap(container, attempt.mem_mib, order)),
+            (Some(_), None) => Err("no container runtime is installed on this host".to_owned()),
         })
     })
 }

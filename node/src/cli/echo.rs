@@ -4,6 +4,7 @@ use super::times::stamp;
 use crate::parse::{amount, shape, time, word};
 use rota_core::view::ask_text;
 use rota_protocol::ask::Ask;
+use rota_protocol::container::ContainerSpec;
 use rota_protocol::job::JobSpec;
 use rota_protocol::work::Layout;
 use std::ffi::OsString;
@@ -129,4 +130,20 @@ fn end(lines: &mut Lines, spec: &JobSpec) {
     lines.add_if(spec.service, "service", "yes");
     lines.add_if(!spec.preemptible, "preemptible", "no");
     lines.add_if(!spec.requeue, "requeue", "no");
+    if let Some(container) = &spec.container {
+        container_lines(lines, container);
+    }
+}
+
+fn container_lines(lines: &mut Lines, container: &ContainerSpec) {
+    lines.add("image", &container.image);
+    for mount in &container.mounts {
+        let mode = if mount.read_only { ":ro" } else { "" };
+        lines.add("mount", format!("{}:{}{mode}", mount.source, mount.target));
+    }
+    if let Some(dir) = &container.workdir {
+        lines.add("container-workdir", dir);
+    }
+    lines.add_if(container.entrypoint, "entrypoint", "yes");
+    lines.add_if(container.read_only, "read-only", "yes");
 }

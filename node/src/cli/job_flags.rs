@@ -141,6 +141,21 @@ pub struct JobFlags {
     /// A file that becomes standard input, kept with the job (256 KiB at most); - for what comes in here
     #[arg(long, short = 'i', value_name = "FILE", help_heading = "Output")]
     pub stdin: Option<OsString>,
+    /// Run it in this container image, such as docker.io/pytorch/pytorch:2.9
+    #[arg(long, help_heading = "Container")]
+    pub image: Option<String>,
+    /// A path of the host that the container sees, beside the working directory; may be repeated
+    #[arg(long, value_name = "PATH[:INSIDE][:ro]", help_heading = "Container")]
+    pub mount: Vec<String>,
+    /// Working directory in the container [default: the job's, at the same path]
+    #[arg(long, value_name = "DIR", help_heading = "Container")]
+    pub container_workdir: Option<String>,
+    /// Keep the image's entry point; the command becomes its arguments
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_name = "YES|NO", help_heading = "Container")]
+    pub entrypoint: Option<String>,
+    /// Let nothing be written but what is mounted
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_name = "YES|NO", help_heading = "Container")]
+    pub read_only: Option<String>,
 }
 
 impl JobFlags {
@@ -187,7 +202,7 @@ impl JobFlags {
         Ok(draft)
     }
 
-    fn single(&self) -> [(Key, Option<&str>); 28] {
+    fn single(&self) -> [(Key, Option<&str>); 32] {
         [
             (Key::Gpus, self.gpus.as_deref()),
             (Key::GpuShare, self.gpu_share.as_deref()),
@@ -217,10 +232,14 @@ impl JobFlags {
             (Key::Name, self.name.as_deref()),
             (Key::OutputMode, self.output_mode.as_deref()),
             (Key::OutputMax, self.output_max.as_deref()),
+            (Key::Image, self.image.as_deref()),
+            (Key::ContainerWorkdir, self.container_workdir.as_deref()),
+            (Key::Entrypoint, self.entrypoint.as_deref()),
+            (Key::ReadOnly, self.read_only.as_deref()),
         ]
     }
 
-    fn lists(&self) -> [(Key, &[String]); 6] {
+    fn lists(&self) -> [(Key, &[String]); 7] {
         [
             (Key::GpuModel, &self.gpu_model),
             (Key::Prefer, &self.prefer),
@@ -228,6 +247,7 @@ impl JobFlags {
             (Key::Label, &self.label),
             (Key::Or, &self.or),
             (Key::After, &self.after),
+            (Key::Mount, &self.mount),
         ]
     }
 }

@@ -108,6 +108,9 @@ pub struct AgentArgs {
     /// Serve /metrics to loopback callers without a token
     #[arg(long)]
     pub metrics_open_on_loopback: bool,
+    /// podman, apptainer, enroot, docker, the path of one of them, or off [default: the first found]
+    #[arg(long, value_name = "RUNTIME")]
+    pub container_runtime: Option<String>,
 }
 
 /// Run a cluster of one host in the foreground, for trying things out.

@@ -17,12 +17,15 @@
 //! | part of a gang | |
 //! |---|---|
 //! | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `NODE_RANK`, each also with `ROTA_` in front | its place among the parts that started together; each part sees its own cards only, numbered from 0 |
-//! | `ROTA_NODES`, `ROTA_GANG_HOSTS` | number of hosts; addresses in the order of ranks, apart by commas |
-//! | `MASTER_ADDR`, `MASTER_PORT`, `ROTA_PORT_FIRST`, `ROTA_PORT_COUNT` | where rank 0 listens, and the ports there that are the gang's own |
+//! | `NNODES`, `GROUP_RANK`, also with `ROTA_` in front (`ROTA_NODES`); `ROTA_GANG_HOSTS` | number of hosts, and of this one among them; addresses in the order of ranks, apart by commas |
+//! | `MASTER_ADDR`, `MASTER_PORT`, `ROTA_MASTER`, `ROTA_PORT_FIRST`, `ROTA_PORT_COUNT` | where rank 0 listens (also as `host:port`, with brackets for IPv6), and the ports there that are the gang's own |
+//! | `PET_NNODES`, `PET_NODE_RANK`, `PET_NPROC_PER_NODE`, `PET_MASTER_ADDR`, `PET_MASTER_PORT`; `PET_RDZV_*` for elastic gangs | what `torchrun` reads instead of flags, one `torchrun` a part; a `PET_NPROC_PER_NODE` of the user's own stays |
+//! | `ROTA_HOSTFILE`, `ROTA_MACHINEFILE` | files with the hosts at the start: `host slots=n` for `mpirun --hostfile`, `host:n` for `mpiexec -f` |
 //! | `ROTA_GANG_FILE` | the present parts: lines `size=`, `min=`, `max=`, `indices=`, `hosts=`, `names=`, `master_addr=`, `master_port=` |
 //! | `SLURM_PROCID`, `SLURM_LOCALID`, `SLURM_NODEID`, `SLURM_NODELIST` | the same for scripts written for Slurm |
 
 use super::gang::Meeting;
+use rota_protocol::around::{HOSTS_NAME, MACHINES_NAME};
 use rota_protocol::spool::{GANG_NAME, NOTICE_NAME, REQUEUE_NAME};
 use rota_protocol::{ClusterId, DeviceUuid, HostId, TaskId, Token};
 
@@ -126,11 +129,15 @@ pub fn task_env(user: &[(Vec<u8>, Vec<u8>)], task: TaskEnv<'_>) -> Vec<(Vec<u8>,
     .chain(task.gang.into_iter().flat_map(Meeting::env))
     .map(|(name, value)| (name, value.into_bytes()))
     .collect();
+    // How many workers a card carries is for the user to say.
+    own.retain(|(name, _)| *name != "PET_NPROC_PER_NODE" || !user.iter().any(|(n, _)| n == name.as_bytes()));
     let file = |name: &str| [task.notes_base, b".", name.as_bytes()].concat();
     own.push(("ROTA_NOTICE_FILE", file(NOTICE_NAME)));
     own.push(("ROTA_REQUEUE_FILE", file(REQUEUE_NAME)));
     if task.gang.is_some() {
         own.push(("ROTA_GANG_FILE", file(GANG_NAME)));
+        own.push(("ROTA_HOSTFILE", file(HOSTS_NAME)));
+        own.push(("ROTA_MACHINEFILE", file(MACHINES_NAME)));
     }
     let mut env: Vec<(Vec<u8>, Vec<u8>)> = user
         .iter()
@@ -249,9 +256,14 @@ mod tests {
             name: format!("h{host}"),
             addr: format!("10.0.0.{host}"),
         };
-        let meeting = Meeting { seats: vec![seat(0, 1), seat(1, 2)], rank: 1, port: Some(24_000) };
-        let env =
-            text(&[("RANK", "0"), ("MASTER_ADDR", "x")], TaskEnv { gang: Some(&meeting), ..plain(&[]) });
+        let (seats, job) = (vec![seat(0, 1), seat(1, 2)], JobId(5));
+        let meeting = Meeting { seats, rank: 1, port: Some(24_000), job, elastic: None, slots: 2 };
+        let user = [("RANK", "0"), ("MASTER_ADDR", "x"), ("PET_NPROC_PER_NODE", "7"), ("PET_NNODES", "9")];
+        let env = text(&user, TaskEnv { gang: Some(&meeting), ..plain(&[]) });
+        assert_eq!(all(&env, "PET_NPROC_PER_NODE"), ["7"], "only this is the user's to say");
+        assert_eq!(all(&env, "PET_NNODES"), ["2"]);
+        assert_eq!(all(&env, "ROTA_HOSTFILE"), ["/data/tasks/77-ab.hosts"]);
+        assert_eq!(all(&env, "ROTA_MACHINEFILE"), ["/data/tasks/77-ab.machines"]);
         assert_eq!(all(&env, "RANK"), ["1"]);
         assert_eq!(all(&env, "MASTER_ADDR"), ["10.0.0.1"]);
         assert_eq!(all(&env, "ROTA_GANG_FILE"), ["/data/tasks/77-ab.gang"]);

@@ -95,6 +95,15 @@ impl Lab {
         self.does(Command::Report { host, reports });
     }
 
+    /// The first port that state gave this part.
+    fn port_of(&self, token: Token) -> String {
+        self.0
+            .attempt(token)
+            .and_then(|attempt| attempt.port)
+            .map(|port| port.to_string())
+            .unwrap_or_default()
+    }
+
     fn env(&self, token: Token) -> BTreeMap<&'static str, String> {
         meeting(&self.0, token).iter().flat_map(Meeting::env).collect()
     }
@@ -164,7 +173,7 @@ fn rank_0_is_where_the_ports_are_whatever_the_order_of_the_grants() {
     assert_eq!(lab.env(of(0))["RANK"], "0");
     for index in 0..2 {
         assert_eq!(lab.env(of(index))["MASTER_ADDR"], "10.0.0.1");
-        assert_eq!(lab.env(of(index))["MASTER_PORT"], "24000");
+        assert_eq!(lab.env(of(index))["MASTER_PORT"], lab.port_of(of(0)));
     }
 }
 
@@ -195,14 +204,15 @@ fn a_host_that_launches_late_tells_the_size_that_the_others_told() {
     assert_eq!(lab.env(tokens[2]), before);
     let roster = roster(&lab.0, job).unwrap();
     assert!(roster.starts_with("size=2\nmin=2\nmax=3\nindices=0,2\nhosts=10.0.0.1,10.0.0.3\n"), "{roster}");
-    assert!(roster.contains("\nmaster_addr=10.0.0.1\nmaster_port=24000\n"), "{roster}");
+    let port = lab.port_of(tokens[0]);
+    assert!(roster.contains(&format!("\nmaster_addr=10.0.0.1\nmaster_port={port}\n")), "{roster}");
 
     // One that joins is told of those that are there.
     let joined = lab.start(job, &[(1, 1)]);
     let env = lab.env(joined[0]);
     assert_eq!((env["WORLD_SIZE"].as_str(), env["RANK"].as_str()), ("3", "1"));
     assert_eq!(env["ROTA_GANG_HOSTS"], "10.0.0.1,10.0.0.1,10.0.0.3");
-    assert_eq!(env["MASTER_PORT"], "24000");
+    assert_eq!(env["MASTER_PORT"], port);
     assert_eq!(lab.env(tokens[0])["WORLD_SIZE"], "3", "and nothing changes for those");
 }
 
@@ -222,7 +232,9 @@ fn of_two_starts_in_one_entry_the_second_counts() {
     let tokens: Vec<Token> = lab.0.attempts_of(job).map(|a| a.token).collect();
     let told = meeting(&lab.0, tokens[1]).unwrap();
     let seats: Vec<_> = told.seats.iter().map(|seat| (seat.index, seat.host.0)).collect();
-    assert_eq!((seats, told.rank, told.port), (vec![(0, 1), (1, 1)], 1, Some(24_000)));
+    let port = lab.0.attempt(tokens[0]).unwrap().port;
+    assert!(port.is_some());
+    assert_eq!((seats, told.rank, told.port), (vec![(0, 1), (1, 1)], 1, port));
 }
 
 #[test]
@@ -238,6 +250,11 @@ fn addresses_are_as_a_program_takes_them() {
     let tokens = lab.start(job, &[(0, 1), (1, 2)]);
     assert_eq!(lab.env(tokens[1])["MASTER_ADDR"], "fd00::1");
     assert_eq!(lab.env(tokens[1])["ROTA_GANG_HOSTS"], "fd00::1,fd00::2");
+    let port = lab.port_of(tokens[0]);
+    assert_eq!(lab.env(tokens[1])["ROTA_MASTER"], format!("[fd00::1]:{port}"));
+    let told = meeting(&lab.0, tokens[1]).unwrap();
+    assert_eq!(told.hosts_file(), "fd00::1 slots=1\nfd00::2 slots=1\n");
+    assert_eq!(told.machines_file(), "h1:1\nh2:1\n", "a colon means a number there");
 }
 
 #[test]
@@ -249,4 +266,78 @@ fn a_job_that_is_no_gang_meets_nobody() {
     assert_eq!(meeting(&lab.0, token), None);
     assert_eq!(roster(&lab.0, job), None);
     assert_eq!(meeting(&lab.0, Token(9)), None);
+}
+
+#[test]
+fn launchers_find_what_they_read() {
+    let mut lab = hosts(3);
+    let job = lab.submit(4, 4);
+    let tokens = lab.start(job, &[(0, 2), (1, 2), (2, 1), (3, 3)]);
+    let port = lab.port_of(tokens[0]);
+    for (rank, token) in tokens.iter().enumerate() {
+        let env = lab.env(*token);
+        for (name, value) in [
+            ("NNODES", "3"),
+            ("PET_NNODES", "4"),
+            ("PET_NODE_RANK", &rank.to_string()),
+            ("PET_NPROC_PER_NODE", "1"),
+            ("PET_MASTER_ADDR", "10.0.0.2"),
+            ("PET_MASTER_PORT", &port),
+            ("ROTA_MASTER", &format!("10.0.0.2:{port}")),
+            ("GROUP_RANK", &env["NODE_RANK"].clone()),
+        ] {
+            assert_eq!(env[name], value, "{name} of {rank}");
+        }
+        assert!(!env.keys().any(|name| name.starts_with("PET_RDZV")), "a rigid gang meets at rank 0");
+        let told = meeting(&lab.0, *token).unwrap();
+        assert_eq!(told.hosts_file(), "10.0.0.2 slots=2\n10.0.0.1 slots=1\n10.0.0.3 slots=1\n");
+        assert_eq!(told.machines_file(), "10.0.0.2:2\n10.0.0.1:1\n10.0.0.3:1\n");
+        let ports = told.around().ports;
+        let expected = if rank == 0 { (port.parse().unwrap(), PORTS_OF_A_GANG) } else { (0, 0) };
+        assert_eq!(ports, expected, "only where they lie they must be free");
+    }
+}
+
+#[test]
+fn an_elastic_gang_meets_by_c10d_beside_the_programs_own_port() {
+    let mut lab = hosts(2);
+    let job = lab.submit(1, 3);
+    let tokens = lab.start(job, &[(0, 1), (1, 2)]);
+    let (env, port) = (lab.env(tokens[1]), lab.port_of(tokens[0]).parse::<u16>().unwrap());
+    for (name, value) in [
+        ("PET_NNODES", "1:3"),
+        ("PET_RDZV_BACKEND", "c10d"),
+        ("PET_RDZV_ENDPOINT", &format!("10.0.0.1:{}", port + 1)),
+        ("PET_RDZV_ID", &job.to_string()),
+    ] {
+        assert_eq!(env[name], value, "{name}");
+    }
+}
+
+/// R039: loopback and wildcards are told to nobody who could not use them.
+#[test]
+fn an_address_that_others_cannot_reach_gives_way_to_the_name() {
+    let mut local = Lab::new(&["127.0.0.1:1", "127.0.0.1:2"]);
+    let job = local.submit(2, 2);
+    let tokens = local.start(job, &[(0, 1), (1, 2)]);
+    assert_eq!(local.env(tokens[1])["MASTER_ADDR"], "127.0.0.1", "all parts are there");
+
+    let mut mixed = Lab::new(&["127.0.0.1:1", "10.0.0.2:1", "0.0.0.0:1", "[::]:1", "[::1]:1"]);
+    for (first, second, told) in [
+        (1, 2, "h1,10.0.0.2"),
+        (2, 1, "10.0.0.2,h1"),
+        (3, 2, "h3,10.0.0.2"),
+        (4, 2, "h4,10.0.0.2"),
+        (5, 2, "h5,10.0.0.2"),
+        (1, 1, "127.0.0.1,127.0.0.1"),
+        (1, 5, "127.0.0.1,::1"),
+    ] {
+        let job = mixed.submit(2, 2);
+        let tokens = mixed.start(job, &[(0, first), (1, second)]);
+        for token in &tokens {
+            assert_eq!(mixed.env(*token)["ROTA_GANG_HOSTS"], told);
+            assert_eq!(mixed.env(*token)["MASTER_ADDR"], told.split(',').next().unwrap());
+        }
+        assert!(roster(&mixed.0, job).unwrap().contains(&format!("\nhosts={told}\n")));
+    }
 }

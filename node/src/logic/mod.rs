@@ -6,6 +6,7 @@
 
 pub mod attempts;
 pub mod cards;
+pub mod container;
 pub mod dirt;
 pub mod env;
 pub mod gang;

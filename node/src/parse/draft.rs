@@ -1,6 +1,7 @@
 //! A job being put together: each entry fills a draft key by key, drafts are laid over one another (flags over a
 //! script's header), and the whole becomes a [`JobSpec`] with its defaults.
 
+use super::image::Image;
 use super::key::{Key, Scalar, Value};
 use super::needs::{Needs, alternatives};
 use super::pieces::{check_argv, command, env_fault, name_of, too_large, workdir};
@@ -37,10 +38,11 @@ pub struct JobDraft {
     alternatives: Vec<Needs>,
     terms: Terms,
     streams: Streams,
+    image: Image,
 }
 
 impl JobDraft {
-    /// Reads one value. `Env`, `Label`, `Device`, `After` and `Or` may be given piece by piece, all else once.
+    /// Reads one value. `Env`, `Label`, `Device`, `After`, `Mount` and `Or` may be given piece by piece, all else once.
     ///
     /// # Errors
     /// The value is malformed, of the wrong type, or the key was given before.
@@ -61,8 +63,13 @@ impl JobDraft {
                 self.alternatives.extend(alternatives(value)?);
                 Ok(())
             }
-            _ if self.needs.set(key, value)? || self.terms.set(key, value)? => Ok(()),
             _ if self.streams.set(key, value)? => Ok(()),
+            _ if self.needs.set(key, value)?
+                || self.terms.set(key, value)?
+                || self.image.set(key, value)? =>
+            {
+                Ok(())
+            }
             _ => Err(PublicError::new(ErrorCode::Internal, format!("{field} has no reader"))),
         }
     }
@@ -85,6 +92,7 @@ impl JobDraft {
             alternatives: if self.alternatives.is_empty() { base.alternatives } else { self.alternatives },
             terms: self.terms.over(base.terms),
             streams: self.streams.over(base.streams),
+            image: self.image.over(base.image),
         }
     }
 
@@ -113,6 +121,7 @@ impl JobDraft {
         };
         add_alternatives(&mut spec, &self.needs, self.alternatives)?;
         self.terms.fill(&mut spec, defaults.now_ms)?;
+        self.image.fill(&mut spec)?;
         let bytes = codec::encode(&spec).map_or(usize::MAX, |bytes| bytes.len());
         if bytes > SPEC_BYTES_MAX {
             return Err(too_large("command", format!("the whole job of {bytes} bytes"), SPEC_BYTES_MAX));

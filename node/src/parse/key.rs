@@ -89,6 +89,16 @@ pub enum Key {
     OutputMode,
     /// A file that becomes standard input.
     Stdin,
+    /// The image that it runs in.
+    Image,
+    /// Paths of the host that a container sees.
+    Mount,
+    /// Working directory in the container.
+    ContainerWorkdir,
+    /// The image's entry point is kept.
+    Entrypoint,
+    /// The container's own files cannot be written.
+    ReadOnly,
 }
 
 /// Other names: short ones of our own, and those by which users of Slurm know the thing.
@@ -116,7 +126,7 @@ const LETTERS: [(char, Key); 8] = [
 
 impl Key {
     /// All of them, in the order in which they are listed to people.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 46] = [
         Self::Name,
         Self::Command,
         Self::Gpus,
@@ -158,6 +168,11 @@ impl Key {
         Self::OutputMax,
         Self::OutputMode,
         Self::Stdin,
+        Self::Image,
+        Self::Mount,
+        Self::ContainerWorkdir,
+        Self::Entrypoint,
+        Self::ReadOnly,
     ];
 
     /// As it is written: the flag without its dashes, and the path in an error.
@@ -205,13 +220,27 @@ impl Key {
             Self::OutputMax => "output-max",
             Self::OutputMode => "output-mode",
             Self::Stdin => "stdin",
+            Self::Image => "image",
+            Self::Mount => "mount",
+            Self::ContainerWorkdir => "container-workdir",
+            Self::Entrypoint => "entrypoint",
+            Self::ReadOnly => "read-only",
         }
     }
 
     /// Whether it is true by being named: `--hold`, which is `--hold=yes`.
     #[must_use]
     pub fn is_switch(self) -> bool {
-        matches!(self, Self::Hold | Self::Service | Self::NoPreempt | Self::Requeue | Self::NoRequeue)
+        matches!(
+            self,
+            Self::Hold
+                | Self::Service
+                | Self::NoPreempt
+                | Self::Requeue
+                | Self::NoRequeue
+                | Self::Entrypoint
+                | Self::ReadOnly
+        )
     }
 
     /// The key of this name; `_` stands for `-`.

@@ -12,6 +12,7 @@
 pub mod amount;
 pub mod draft;
 pub mod fields;
+mod image;
 pub mod key;
 pub mod moment;
 mod needs;

@@ -4,9 +4,9 @@
 //! else is ended here: its processes are found by the marks in their environment and killed, then its record is
 //! sealed, so that no shim can start it late and every later agent finds the same end.
 
-use super::pieces::Stream;
 use super::host::{Adopted, Inner};
 use super::known::{Known, Phase};
+use super::pieces::Stream;
 use super::record::{self, Found, record_path};
 use crate::io::proc;
 use crate::logic::env::markers;
@@ -141,6 +141,7 @@ async fn end_left_behind(inner: &Arc<Inner>, token: Token, shim: Option<&ShimRec
         // A shim writes its record before it starts anything.
         None => "its shim died before it started anything",
     };
+    super::around::remove_left_behind(&inner.dir, token).await;
     super::notes::clear(&inner.tasks, token);
     let end = AttemptEnd::Vanished { reason: reason.to_owned() };
     let mut exit = ExitRecord::never_ran(token, end);

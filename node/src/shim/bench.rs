@@ -131,6 +131,7 @@ async fn kept(exe: &Path, data_dir: &Path, runs: u64) -> Result<(Duration, u64),
             life: LifeOrder::default(),
             gang: Vec::new(),
             output: rota_protocol::output::OutputOrder::default(),
+            around: rota_protocol::around::Around::default(),
         }
     };
     let (mut launched, mut ended, mut failed) = (0, 0, 0);

@@ -1,5 +1,6 @@
 //! The course of an attempt in its shim: the host's prolog, the task, the host's epilog.
 
+use super::around;
 use super::hook;
 use super::keep::Keeper;
 use super::lease_file::LeaseReader;
@@ -30,16 +31,23 @@ pub(super) fn run<'a>(
         Err(error) => return never(launch_failed(format!("cannot read the lease: {error}")), 0),
     };
     let exit = match hook::prolog(inherited, link, order, &mut lease) {
-        Ok(()) => match Notes::begin(order) {
+        Ok(()) => match Notes::begin(order).and_then(|notes| around::note_hook(order).map(|()| notes)) {
             Ok(notes) => {
                 let exit = match Keeper::start(inherited, link, order, &notes, lease) {
-                    Ok(keeper) => keeper.run(),
-                    Err((end, stderr_bytes)) => never(end, stderr_bytes),
+                    Ok(keeper) => {
+                        let exit = keeper.run();
+                        around::remove(order, link);
+                        ExitRecord { end: around::judged(exit.end, order), ..exit }
+                    }
+                    Err((end, stderr_bytes)) => {
+                        around::forget_hook(order);
+                        never(end, stderr_bytes)
+                    }
                 };
                 notes.clear();
                 exit
             }
-            Err(error) => never(launch_failed(format!("cannot write the list of its gang: {error}")), 0),
+            Err(error) => never(launch_failed(format!("cannot write the files of the task: {error}")), 0),
         },
         Err(end) => never(end, 0),
     };

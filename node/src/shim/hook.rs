@@ -131,7 +131,7 @@ impl<'r, 'a> Run<'r, 'a> {
         let timeout_ms = u64::from(self.order.life.hooks.timeout_ms);
         let budget_ms = u64::from(self.order.kill_budget_ms);
         let (due_ms, mut given_up_ms) = (began_ms + timeout_ms, u64::MAX);
-        let mut processes = Processes::new(pid);
+        let mut processes = Processes::new(pid, false);
         let (mut out, mut status, mut late) = (Some(out), None, false);
         loop {
             let now_ms = boottime_ms();

@@ -3,6 +3,7 @@
 
 mod attend;
 
+use super::around;
 use super::conclude::conclude;
 use super::course;
 use super::lease_file::LeaseReader;
@@ -121,6 +122,10 @@ impl<'a, 'l> Keeper<'a, 'l> {
         if !Life::may_start(kill_budget_ms, now_ms, deadline_ms) {
             return Err((AttemptEnd::Fenced, 0));
         }
+        if let Some(port) = around::taken_port(order.around.ports) {
+            let reason = format!("port {port} of its gang is taken on this host; it is tried with others");
+            return Err((launch_failed(reason), 0));
+        }
         let terminal = typed.is_some();
         let io = Io {
             stdin: terminal.then_some(&stdout_end),
@@ -133,7 +138,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
                 NotRun::Program(_, line) => streams.last_word(line),
                 NotRun::Host(_) => 0,
             };
-            (failed.end(), stderr_bytes)
+            (failed.end(order.around.runtime.is_some()), stderr_bytes)
         })?;
         if !order.output.stdin.is_empty() {
             // Best effort: an input that stays open here costs its memory until the attempt is over.
@@ -159,7 +164,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
             token: order.token,
             lease,
             life: Life::new(params, now_ms, deadline_ms),
-            processes: Processes::new(main),
+            processes: Processes::new(main, passes_signals(order)),
             warner: Warner::new(order.warning),
             streams,
             buffer: Vec::new(),
@@ -339,6 +344,10 @@ impl<'a, 'l> Keeper<'a, 'l> {
         self.kill_due_ms = now_ms + self.kill_pause_ms;
         self.kill_pause_ms = (self.kill_pause_ms * 2).min(KILL_PAUSE_MS_MAX);
     }
+}
+
+fn passes_signals(order: &LaunchOrder) -> bool {
+    order.around.runtime.as_ref().is_some_and(|runtime| runtime.passes_signals)
 }
 
 /// Adds a descriptor, if it is open. Returns its position.

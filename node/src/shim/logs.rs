@@ -1,9 +1,9 @@
 //! Reading an attempt's output: by byte offset, whole and in order, waiting without polling. The files are the only
 //! source; shims' messages just say when it is worth looking again.
 
-use super::pieces::Stream;
 use super::host::{Inner, ShimHost};
 use super::known::Phase;
+use super::pieces::Stream;
 use super::record::{self, record_path};
 use super::removed;
 use crate::cli::times::stamp;

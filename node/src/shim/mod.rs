@@ -14,13 +14,14 @@
 //! makes, so nothing escapes by `setsid` or double forks.
 
 mod adopt;
+mod around;
 pub mod bench;
 mod calls;
 mod conclude;
-mod copy;
-mod expire;
 mod converse;
+mod copy;
 mod course;
+mod expire;
 mod hook;
 mod host;
 mod inside;
@@ -38,10 +39,10 @@ mod record;
 mod removed;
 mod retention;
 mod server;
-mod spool;
-mod streams;
 mod sessions;
 mod spill;
+mod spool;
+mod streams;
 mod terminal;
 mod timer;
 mod uplink;

@@ -1,4 +1,4 @@
-//! The three files between Rota and a running task: where it reads why it is to end and who its gang is, and where it
+//! The files between Rota and a running task: where it reads why it is to end and who its gang is, and where it
 //! asks to be queued again. Not its output or its record: those are the agent's alone.
 //!
 //! They lie side by side in one folder, `<data>/tasks`, into which every user may put files and nobody but the agent
@@ -10,13 +10,14 @@
 
 use super::host::ShimHost;
 use rota_protocol::Token;
+use rota_protocol::around::AROUND_NAMES;
 use rota_protocol::spool::{GANG_NAME, LaunchOrder, NOTICE_NAME, REQUEUE_NAME};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Name of the folder, below the data directory.
@@ -34,14 +35,19 @@ impl ShimHost {
 
     /// Tells a running task who the present parts of its gang are.
     ///
+    /// False if that is what it was told last.
+    ///
     /// # Errors
     /// Its shim has not started it yet, it is over, it is no part of a gang, or the disk refuses.
-    pub async fn tell_gang(&self, token: Token, text: String) -> io::Result<()> {
+    pub async fn tell_gang(&self, token: Token, text: String) -> io::Result<bool> {
         let tasks = self.inner().tasks.clone();
         // The disk may stall; the runtime must not.
         tokio::task::spawn_blocking(move || {
             let gang = find_gang(&tasks, token)?.ok_or(io::ErrorKind::NotFound)?;
-            replace(&gang, text.as_bytes())
+            if std::fs::read(&gang).is_ok_and(|told| told == text.as_bytes()) {
+                return Ok(false);
+            }
+            replace(&gang, text.as_bytes()).map(|()| true)
         })
         .await
         .map_err(io::Error::other)?
@@ -61,6 +67,12 @@ impl Notes {
         if !order.gang.is_empty() {
             replace(&notes.path(GANG_NAME), &order.gang)?;
         }
+        for file in &order.around.files {
+            match file.private {
+                true => make_private(&notes.path(&file.name), &file.bytes, order.uid_gid)?,
+                false => replace(&notes.path(&file.name), &file.bytes)?,
+            }
+        }
         Ok(notes)
     }
 
@@ -76,7 +88,7 @@ impl Notes {
 
     /// Removes them. What cannot be removed is left to the agent's next start.
     pub(super) fn clear(&self) {
-        for name in [NOTICE_NAME, REQUEUE_NAME, GANG_NAME] {
+        for name in [NOTICE_NAME, REQUEUE_NAME, GANG_NAME].into_iter().chain(AROUND_NAMES) {
             let _ = std::fs::remove_file(self.path(name));
         }
     }
@@ -152,6 +164,15 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     readable(&file)?;
     file.write_all(bytes)?;
     std::fs::rename(&fresh, path)
+}
+
+/// A file that only the task's user may read. Its name was drawn a moment ago, so whatever is there is a stranger's.
+fn make_private(path: &Path, bytes: &[u8], uid_gid: Option<(u32, u32)>) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    if let Some((uid, gid)) = uid_gid.filter(|_| rustix::process::geteuid().is_root()) {
+        std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
+    }
+    file.write_all(bytes)
 }
 
 fn readable(file: &File) -> io::Result<()> {

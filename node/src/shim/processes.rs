@@ -24,11 +24,13 @@ pub(crate) struct Processes {
     status: Option<WaitStatus>,
     /// Further processes that the shim started itself, and how they ended.
     others: BTreeMap<i32, Option<WaitStatus>>,
+    /// The first process hands signals on to the others.
+    passes_on: bool,
 }
 
 impl Processes {
-    pub(crate) fn new(main: Pid) -> Self {
-        Self { main, main_lives: true, status: None, others: BTreeMap::new() }
+    pub(crate) fn new(main: Pid, passes_on: bool) -> Self {
+        Self { main, main_lives: true, status: None, others: BTreeMap::new(), passes_on }
     }
 
     /// The first process.
@@ -85,6 +87,9 @@ impl Processes {
     /// Signals every process. Returns how many there were. Processes made meanwhile are missed: whoever wants all of
     /// them calls again.
     pub(crate) fn signal(&self, signal: Signal) -> usize {
+        if self.passes_on && self.main_lives && signal != Signal::KILL {
+            return usize::from(rustix::process::kill_process(self.main, signal).is_ok());
+        }
         // While the first process is not reaped its number, and so its group's, means nobody else.
         if self.main_lives {
             let _ = kill_process_group(self.main, signal);

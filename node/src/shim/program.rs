@@ -26,8 +26,10 @@ pub(super) enum NotRun {
 }
 
 impl NotRun {
-    pub(super) fn end(self) -> AttemptEnd {
+    /// Where the program is a container runtime, it is the host's and not the user's.
+    pub(super) fn end(self, is_runtime: bool) -> AttemptEnd {
         match self {
+            Self::Program(_, line) if is_runtime => launch_failed(line.trim_end().to_owned()),
             Self::Program(code, _) => AttemptEnd::Exited { code },
             Self::Host(reason) => launch_failed(reason),
         }

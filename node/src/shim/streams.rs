@@ -50,9 +50,11 @@ impl Streams {
         let separator = &order.output.separator;
         // What both streams go to begins once.
         let shared = order.output.stderr.is_empty();
-        let (stdout, stdout_end) = pumped(order, OutputStream::Stdout, terminal, stdout, separator).map_err(hosts)?;
+        let (stdout, stdout_end) =
+            pumped(order, OutputStream::Stdout, terminal, stdout, separator).map_err(hosts)?;
         let separator = if shared { b"" } else { &separator[..] };
-        let (stderr, stderr_end) = pumped(order, OutputStream::Stderr, None, stderr, separator).map_err(hosts)?;
+        let (stderr, stderr_end) =
+            pumped(order, OutputStream::Stderr, None, stderr, separator).map_err(hosts)?;
         Ok((Self { pumps: [stdout, stderr], buffer: Vec::new() }, [stdout_end, stderr_end]))
     }
 

@@ -100,6 +100,7 @@ impl Lab {
             gang: Vec::new(),
             output: rota_protocol::output::OutputOrder::default(),
             life: LifeOrder::default(),
+            around: rota_protocol::around::Around::default(),
         }
     }
 

@@ -44,6 +44,7 @@ fn plain_spec() -> JobSpec {
         requeue_status: None,
         output: None,
         session: None,
+        container: None,
         ..spec()
     }
 }

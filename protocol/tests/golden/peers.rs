@@ -2,6 +2,7 @@
 
 use crate::values::*;
 use rota_protocol::api::OutputStream;
+use rota_protocol::around::{Around, EndHook, RuntimeOrder, TaskFile};
 use rota_protocol::command::Command;
 use rota_protocol::device::DeviceReading;
 use rota_protocol::frame::{self, FrameKind, Hello};
@@ -183,6 +184,19 @@ pub(crate) fn launch_orders() -> Vec<(&'static str, LaunchOrder)> {
             },
             session: Some(SessionSpec { size: TerminalSize { rows: 24, cols: 80 }, hold_ms: Some(30_001) }),
             idle_ms: Some(7_200_000),
+        around: Around {
+            files: vec![TaskFile { name: text("env"), bytes: b"A=1\n".to_vec(), private: true }],
+            ports: (24_016, 16),
+            runtime: Some(RuntimeOrder {
+                name: text("podman"),
+                passes_signals: true,
+                failed_status: Some(125),
+                remove: Some(EndHook {
+                    argv: vec![b"/usr/bin/podman".to_vec(), b"rm".to_vec()],
+                    env: vec![(b"HOME".to_vec(), b"/home/ada".to_vec())],
+                    uid_gid: Some((1_000, 1_001)),
+                }),
+            }),
         },
     };
     vec![("order", order)]

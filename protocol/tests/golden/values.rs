@@ -4,6 +4,7 @@
 use rota_protocol::api::LogChunk;
 use rota_protocol::ask::Ask;
 use rota_protocol::command::*;
+use rota_protocol::container::{ContainerSpec, Mount};
 use rota_protocol::device::*;
 use rota_protocol::job::*;
 use rota_protocol::plan::*;
@@ -94,6 +95,13 @@ pub(crate) fn spec() -> JobSpec {
         requeue_status: Some(99),
         output: super::output::spec().held(),
         session: Some(SessionSpec { size: TerminalSize { rows: 33, cols: 99 }, hold_ms: Some(30_002) }),
+        container: Some(Box::new(ContainerSpec {
+            image: text("registry/train:7"),
+            mounts: vec![Mount { source: text("/data"), target: text("/in"), read_only: true }],
+            workdir: Some(text("/work")),
+            entrypoint: true,
+            read_only: true,
+        })),
     }
 }
 

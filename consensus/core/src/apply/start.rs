@@ -42,7 +42,7 @@ pub(super) fn start(
     if step.grants.saturating_add(count) > GRANTS_PER_ENTRY_MAX {
         return Err(Refusal::DoesNotFit);
     }
-    let port = meeting_port(state, job, parts)?;
+    let port = meeting_port(state, step, job, parts)?;
     let mut grants: Vec<(u32, Attempt)> = parts
         .iter()
         .zip(&amounts)
@@ -173,14 +173,18 @@ pub(super) fn layout_holds(state: &State, job: &Job, places: &[Spot<'_>]) -> boo
 }
 
 /// A block of ports for a gang that starts, or that has lost the part that had it: on the host of the new part of
-/// lowest rank, lowest free block first.
-fn meeting_port(state: &State, job: &Job, parts: &[Part]) -> Result<Option<u16>, Refusal> {
+/// lowest rank. The search for a free block begins elsewhere with every grant: whatever else holds a port of one block,
+/// another part of this machine or a stranger, the next try gets another block, and a block that was given back rests.
+fn meeting_port(state: &State, step: &Step, job: &Job, parts: &[Part]) -> Result<Option<u16>, Refusal> {
     if job.spec.gang.is_none() || state.attempts_of(job.id).any(|attempt| attempt.port.is_some()) {
         return Ok(None);
     }
     let first = parts.iter().min_by_key(|part| part.index);
     let used = first.and_then(|part| state.host(part.host)).map(|host| &host.used.ports);
-    let mut blocks = (0..GANG_PORT_BLOCKS).map(|block| GANG_PORT_FIRST + block * PORTS_OF_A_GANG);
+    let begin = (step.index + u64::from(step.grants)) % u64::from(GANG_PORT_BLOCKS);
+    let begin = u16::try_from(begin).unwrap_or(0);
+    let mut blocks = (0..GANG_PORT_BLOCKS)
+        .map(|block| GANG_PORT_FIRST + (begin + block) % GANG_PORT_BLOCKS * PORTS_OF_A_GANG);
     let free = blocks.find(|port| used.is_none_or(|used| !used.contains(port)));
     free.map(Some).ok_or(Refusal::NoPorts)
 }

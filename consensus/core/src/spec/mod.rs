@@ -2,6 +2,7 @@
 //! at the cluster (`explain::feasible` does), and normalises nothing: the edge stored what it showed.
 
 mod ask;
+mod container;
 mod output;
 mod shape;
 
@@ -22,6 +23,7 @@ pub fn validate(spec: &JobSpec) -> Result<(), PublicError> {
     ask::check(&spec.ask)?;
     shape::check(spec)?;
     output::check(spec.output())?;
+    container::check(spec)?;
     for (at, alternative) in (1..).zip(&spec.alternatives) {
         ask::check(alternative).map_err(|error| of_alternative(error, at))?;
     }

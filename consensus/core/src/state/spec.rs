@@ -88,6 +88,7 @@ impl Serialize for Spec {
 mod tests {
     use super::*;
     use rota_protocol::ask::Ask;
+    use rota_protocol::container::ContainerSpec;
     use rota_protocol::job::ArraySpec;
     use rota_protocol::work::{Dependency, GangSpec, Layout, Warning};
 
@@ -134,6 +135,7 @@ mod tests {
                 size: rota_protocol::session::TerminalSize { rows: 24, cols: 80 },
                 hold_ms: Some(12),
             }),
+            container: Some(Box::new(ContainerSpec { image: "i".into(), ..ContainerSpec::default() })),
         };
         let bare = JobSpec { workdir: Vec::new(), ..JobSpec::default() };
         let no_args = JobSpec { argv: Vec::new(), ..full.clone() };

@@ -8,6 +8,7 @@ use rota_protocol::command::{Command, JobChange, Outcome};
 use rota_protocol::job::{AttemptEnd, EndReason, JobState};
 use rota_protocol::plan::{Move, Refusal};
 use rota_protocol::{HostId, JobId, Token};
+use std::collections::BTreeSet;
 
 const HOSTS: [&str; 3] = [
     "h1 gpus=4xA100:80GiB cpus=16 rack=a",
@@ -108,7 +109,7 @@ fn the_last_part_counts() {
     let mut lab = Lab::with(&HOSTS);
     let alone = lab.run("gpus=1 gang=1", "0@h1:0");
     let token = lab.token(alone);
-    assert_eq!(lab.state.attempt(token).and_then(|a| a.port), Some(GANG_PORT_FIRST));
+    assert!(lab.state.attempts_of(alone).all(|attempt| attempt.port.is_some()));
     lab.end(token, AttemptEnd::Fenced);
     assert_eq!(lab.begin(alone, "0@h2:0"), Ok(()));
     let token = lab.token(alone);
@@ -324,14 +325,22 @@ fn meeting_ports() {
     let port_of = |lab: &Lab, job: JobId| -> Vec<(u32, u16)> {
         lab.state.attempts_of(job).filter_map(|a| Some((a.task.index, a.port?))).collect()
     };
+    let mut seen = BTreeSet::new();
     let gangs: Vec<JobId> = (0..GANG_PORT_BLOCKS)
-        .map(|at| {
+        .map(|_| {
             let gang = lab.submit("cpus=1 gang=2");
             assert_eq!(lab.begin(gang, "1@h2 0@h1"), Ok(()));
-            assert_eq!(port_of(&lab, gang), [(0, GANG_PORT_FIRST + at * PORTS_OF_A_GANG)]);
+            let [(0, port)] = port_of(&lab, gang)[..] else { panic!("rank 0 has the ports") };
+            let offset = port - GANG_PORT_FIRST;
+            assert!(
+                offset.is_multiple_of(PORTS_OF_A_GANG) && offset / PORTS_OF_A_GANG < GANG_PORT_BLOCKS,
+                "{port}"
+            );
+            assert!(seen.insert(port), "{port} is handed to two gangs at once");
             gang
         })
         .collect();
+    let of_seventh = port_of(&lab, gangs[7]);
     let last = lab.submit("cpus=1 gang=2");
     assert_eq!(lab.begin(last, "0@h1 1@h2"), Err(Refusal::NoPorts));
     // What is ending still holds its ports; what is gone does not.
@@ -341,11 +350,11 @@ fn meeting_ports() {
         lab.end(token, AttemptEnd::Cancelled);
     }
     assert_eq!(lab.begin(last, "0@h1 1@h2"), Ok(()));
-    assert_eq!(port_of(&lab, last), [(0, GANG_PORT_FIRST + 7 * PORTS_OF_A_GANG)]);
+    assert_eq!(port_of(&lab, last), of_seventh);
     // On the other host they are all free; jobs that are no gangs need none.
     let other = lab.submit("cpus=1 gang=2");
     assert_eq!(lab.begin(other, "0@h2 1@h1"), Ok(()));
-    assert_eq!(port_of(&lab, other), [(0, GANG_PORT_FIRST)]);
+    assert_eq!(port_of(&lab, other).len(), 1);
     let plain = lab.submit("cpus=1 array=0-3");
     assert_eq!(lab.begin(plain, "0@h1 1@h1"), Ok(()));
     assert_eq!(port_of(&lab, plain), []);
@@ -362,7 +371,27 @@ fn a_lost_meeting_place_is_replaced() {
     assert_eq!(lab.begin(gang, "3@h2:1 0@h3:1"), Ok(()));
     let ports: Vec<(u32, u16)> =
         lab.state.attempts_of(gang).filter_map(|a| Some((a.task.index, a.port?))).collect();
-    assert_eq!(ports, [(0, GANG_PORT_FIRST)]);
+    assert_eq!(ports.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [0]);
+}
+
+/// R039: a gang whose port was found taken is tried again with others, on a host that does nothing else too; so is the
+/// next gang of a host, since what held a port may hold it still.
+#[test]
+fn the_next_try_gets_other_ports() {
+    let mut lab = Lab::with(&["h1 cpus=1000"]);
+    let gang = lab.submit("cpus=1 gang=2");
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        lab.now_ms += 600_000;
+        assert_eq!(lab.begin(gang, "0@h1 1@h1"), Ok(()));
+        seen.extend(lab.state.attempts_of(gang).filter_map(|a| a.port));
+        let tokens = lab.tokens(gang);
+        lab.end(tokens[0], launch_failed());
+        lab.end(tokens[1], AttemptEnd::GangBroken);
+        assert_eq!(lab.state_of(gang), "pending");
+    }
+    seen.dedup();
+    assert_eq!(seen.len(), 3, "{seen:?}");
 }
 
 /// O5: a gang that runs partly on a drained host is asked to end as a whole, and waits again.

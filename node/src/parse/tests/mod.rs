@@ -1,5 +1,6 @@
 //! Tables of what a person may write and what becomes of it, through every entry.
 
+mod image;
 mod shape;
 
 use super::*;
