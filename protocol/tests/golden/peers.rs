@@ -184,6 +184,7 @@ pub(crate) fn launch_orders() -> Vec<(&'static str, LaunchOrder)> {
             },
             session: Some(SessionSpec { size: TerminalSize { rows: 24, cols: 80 }, hold_ms: Some(30_001) }),
             idle_ms: Some(7_200_000),
+        },
         around: Around {
             files: vec![TaskFile { name: text("env"), bytes: b"A=1\n".to_vec(), private: true }],
             ports: (24_016, 16),
