@@ -18,6 +18,7 @@ use crate::shim::{ShimError, ShimHost, ShimNote};
 use ractor::Actor;
 use rota_consensus::{Consensus, ConsensusConfig, PeerLink, StartError};
 use rota_protocol::command::{Command, Proposal};
+use rota_protocol::health::HealthReport;
 use rota_protocol::ids::HostId;
 use rota_protocol::ids::RequestId;
 use rota_protocol::job::Actor as Author;
@@ -32,6 +33,8 @@ use tokio::sync::mpsc;
 const SHIM_NOTES_MAX: usize = 4_096;
 /// How often the event loop shows that it turns, where systemd does not say.
 const ALIVE_DEFAULT: Duration = Duration::from_secs(30);
+/// How long the log may take to hear that this agent stops on purpose.
+const SAY_STOPPING: Duration = Duration::from_millis(500);
 /// How long a leader may take to hand over before it leaves.
 const HAND_OVER: Duration = Duration::from_millis(1_500);
 
@@ -168,6 +171,7 @@ pub async fn run(config: AgentConfig) -> Result<(), AgentError> {
 pub async fn stop(running: Running) {
     let node = &running.node;
     node.close();
+    say_stopping(node).await;
     if node.consensus.leadership().borrow().leading {
         match tokio::time::timeout(HAND_OVER, node.consensus.transfer_leader(None)).await {
             Ok(Ok(())) => tracing::info!("handed over the lead"),
@@ -178,6 +182,17 @@ pub async fn stop(running: Running) {
     node.consensus.shutdown().await;
     node.net.close();
     tracing::info!("the agent has stopped; attempts go on");
+}
+
+/// Tells the log that this stop is somebody's plan: should the host stay away for longer than its lease, that is no
+/// fault of the jobs that ran here.
+async fn say_stopping(node: &Node) {
+    let report = HealthReport { findings: Vec::new(), stopping: true };
+    let command = Command::Health { host: node.host, report };
+    let proposal = Proposal { request: RequestId::NONE, actor: Author::system(), command };
+    if let Err(error) = node.consensus.propose(vec![proposal], SAY_STOPPING).await {
+        tracing::info!(%error, "the log did not hear that this agent stops on purpose");
+    }
 }
 
 /// The first host commits the first entry of the cluster, once in its life. On later starts the entry is in the log

@@ -80,6 +80,12 @@ pub const TABLE: &[Row] = &[
         why: "a reading is worth nothing after a second",
     },
     Row {
+        name: "health",
+        parent: "root",
+        on_death: OnDeath::Restart,
+        why: "what stands against devices is in the state, what they say is seen again",
+    },
+    Row {
         name: "gossip",
         parent: "root",
         on_death: OnDeath::Restart,

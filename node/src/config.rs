@@ -179,6 +179,8 @@ impl AgentConfig {
         self.hooks.check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.sessions.idle_ms().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.containers.check().map_err(ConfigError::Rule)?;
+        self.devices.xid_table().map_err(|e| ConfigError::Rule(e.to_string()))?;
+        self.devices.trial_ms().map_err(|e| ConfigError::Rule(e.to_string()))?;
         if self.listen.port() == 0 {
             return Err(ConfigError::Rule(
                 "listen: port 0 would change at each start; give one, such as 7420".into(),

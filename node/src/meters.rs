@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Jobs by state. Label `state`.
 pub const JOBS: &str = "rota_jobs";
-/// This host's devices. Label `health`: `healthy`, `unknown`, `dirty`, `lost`.
+/// This host's devices. Label `health`: `healthy`, `unknown`, `dirty`, `lost`, `degraded`, `quarantined`.
 pub const DEVICES: &str = "rota_devices";
 /// Live attempts on this host.
 pub const ATTEMPTS_LIVE: &str = "rota_attempts_live";
@@ -71,6 +71,14 @@ pub const EPILOGS_FAILED: &str = "rota_epilogs_failed_total";
 pub const DEVICES_DIRTY: &str = "rota_devices_dirty";
 /// Laws of the replicated state found broken here; must stay 0. Label `law`.
 pub const VIOLATIONS: &str = "rota_invariant_violations_total";
+/// Xids that the driver told. Label `class`: the classes of the table.
+pub const XIDS: &str = "rota_xids_total";
+/// What this host found about its devices. Label `cause`: a word from a fixed set.
+pub const FINDINGS: &str = "rota_device_findings_total";
+/// Times that lines of the kernel's log were lost unread.
+pub const KMSG_OVERRUNS: &str = "rota_kmsg_overruns_total";
+/// 1 while faults of hosts only alert, because too many hosts had one.
+pub const BREAKER_OPEN: &str = "rota_breaker_open";
 /// This build. Label `version`; always 1.
 pub const BUILD_INFO: &str = "rota_build_info";
 
@@ -103,7 +111,11 @@ const fn metric(name: &'static str, kind: Kind, unit: Unit, help: &'static str) 
 }
 
 /// Every metric.
-pub const ALL: [Metric; 30] = [
+pub const ALL: [Metric; 34] = [
+    metric(XIDS, Kind::Counter, Unit::Count, "Xids by class"),
+    metric(FINDINGS, Kind::Counter, Unit::Count, "Findings about devices by cause"),
+    metric(KMSG_OVERRUNS, Kind::Counter, Unit::Count, "Times that the kernel's log was lost unread"),
+    metric(BREAKER_OPEN, Kind::Gauge, Unit::Count, "1 while faults of hosts only alert"),
     metric(JOBS, Kind::Gauge, Unit::Count, "Jobs by state"),
     metric(DEVICES, Kind::Gauge, Unit::Count, "Devices of this host by health"),
     metric(ATTEMPTS_LIVE, Kind::Gauge, Unit::Count, "Live attempts on this host"),
@@ -194,17 +206,20 @@ impl Meters {
 
 /// Sets the gauges of this host's devices.
 pub fn record_devices(devices: &[DeviceFacts], readings: &[DeviceReading]) {
-    let healths = ["healthy", "unknown", "dirty", "lost"];
-    let mut counts = [0u32; 4];
+    let healths = ["healthy", "unknown", "dirty", "lost", "degraded", "quarantined"];
+    let mut counts = [0u32; 6];
     for device in devices {
         let at = match device.health {
             DeviceHealth::Healthy => 0,
             DeviceHealth::Unknown { .. } => 1,
             DeviceHealth::Dirty { .. } => 2,
             DeviceHealth::Lost { .. } => 3,
+            DeviceHealth::Degraded { .. } => 4,
+            DeviceHealth::Quarantined { .. } => 5,
         };
         counts[at] += 1;
-        metrics::gauge!(DEVICE_HEALTHY, "uuid" => device.uuid.0.clone()).set(if at == 0 { 1.0 } else { 0.0 });
+        let granted = if device.health.is_healthy() { 1.0 } else { 0.0 };
+        metrics::gauge!(DEVICE_HEALTHY, "uuid" => device.uuid.0.clone()).set(granted);
     }
     for (health, count) in healths.into_iter().zip(counts) {
         metrics::gauge!(DEVICES, "health" => health).set(f64::from(count));

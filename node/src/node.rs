@@ -3,11 +3,12 @@
 //! Not an actor and no logic: whoever needs a neighbour finds it here, so that actors can be restarted one by one.
 
 use crate::actors::door::Door;
-use crate::actors::{api, devices, gossip, leases, meter, raft, reconciler, renewer, scheduler};
+use crate::actors::{api, devices, gossip, health, leases, meter, raft, reconciler, renewer, scheduler};
 use crate::config::AgentConfig;
 use crate::io::clock;
 use crate::logic::container::Executor;
 use crate::logic::dirt::Dirt;
+use crate::logic::health::Faults;
 use crate::logic::lease_book::LeaseBook;
 use crate::net::{Identity, Net};
 use crate::shim::ShimHost;
@@ -37,6 +38,8 @@ pub struct Doors {
     pub reconciler: Door<reconciler::Msg>,
     /// Devices.
     pub devices: Door<devices::Msg>,
+    /// Health of devices.
+    pub health: Door<health::Msg>,
     /// Gossip.
     pub gossip: Door<gossip::Msg>,
     /// Gauges.
@@ -113,6 +116,8 @@ pub struct Node {
     leases: Mutex<LeaseBook>,
     /// Renewals under way, when this peer leads.
     pub renewals: Renewals,
+    /// Attempts whose devices or programs are known to have failed.
+    pub faults: Mutex<Faults>,
     /// What gossip said.
     pub seen: RwLock<Seen>,
     /// This host's own newest readings.
@@ -157,6 +162,7 @@ impl Node {
             renewals: Renewals::default(),
             facts: Mutex::new(None),
             lease: Mutex::new(None),
+            faults: Mutex::default(),
             seen: RwLock::default(),
             own_readings: RwLock::default(),
             dirt: Mutex::default(),
@@ -186,6 +192,18 @@ impl Node {
     #[must_use]
     pub fn suspected(&self) -> BTreeSet<HostId> {
         self.lease_book().suspected(clock::boottime_ms()).into_iter().collect()
+    }
+
+    /// The first of these devices that does not answer as it should just now, and why.
+    #[must_use]
+    pub fn sick(&self, devices: &[DeviceUuid]) -> Option<String> {
+        let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = &facts.as_ref()?.devices;
+        devices.iter().find_map(|uuid| {
+            let device = known.iter().find(|device| device.uuid == *uuid)?;
+            let reason = device.health.reason().filter(|_| !device.health.is_healthy())?;
+            Some(format!("{uuid} was not well when it was to start: {reason}"))
+        })
     }
 
     /// The newest readings of all devices in the cluster, own and gossiped.

@@ -6,6 +6,7 @@
 
 use crate::command::{JobChange, TokenUse};
 use crate::error::PublicError;
+use crate::health::Tending;
 use crate::ids::{HostId, JobId, RequestId, Token};
 use crate::job::{Actor, JobSpec, JobState};
 pub use crate::output::LogChunk;
@@ -264,44 +265,13 @@ pub enum ApiRequest {
     },
     /// One step of an interactive session.
     Session(Box<SessionCall>),
-}
-
-impl ApiRequest {
-    /// Changes nothing.
-    #[must_use]
-    pub fn is_read(&self) -> bool {
-        match self {
-            Self::Submit { .. }
-            | Self::SubmitNoted { .. }
-            | Self::Cancel { .. }
-            | Self::Signal { .. }
-            | Self::Drain { .. }
-            | Self::DrainWith { .. }
-            | Self::Undrain { .. }
-            | Self::MintToken { .. }
-            | Self::SetQueue { .. }
-            | Self::RemoveQueue { .. }
-            | Self::Adjust { .. }
-            | Self::Reserve { .. }
-            | Self::Unreserve { .. }
-            | Self::Session(_) => false,
-            Self::Authenticate { .. }
-            | Self::Queue { .. }
-            | Self::Show { .. }
-            | Self::Why { .. }
-            | Self::Watch { .. }
-            | Self::Logs { .. }
-            | Self::Output { .. }
-            | Self::Hosts { .. }
-            | Self::Devices { .. }
-            | Self::Cluster { .. }
-            | Self::Doctor
-            | Self::Digest { .. }
-            | Self::Me
-            | Self::Queues { .. }
-            | Self::Reservations { .. } => true,
-        }
-    }
+    /// An operator's word about the health of a device, or about the breaker.
+    Tend {
+        /// Deduplicates.
+        request: RequestId,
+        /// What is to be done. The beginning of a device's UUID will do.
+        tending: Tending,
+    },
 }
 
 /// What can be answered.

@@ -31,6 +31,10 @@ pub enum EndReason {
     Reclaim,
     /// Its queue's ceiling was lowered.
     Ceiling,
+    /// Its device or its host is broken.
+    Device,
+    /// Its program failed on its device by its own doing.
+    Program,
 }
 
 impl EndReason {
@@ -41,13 +45,16 @@ impl EndReason {
             Self::Cancel => AttemptEnd::Cancelled,
             Self::Gang => AttemptEnd::GangBroken,
             Self::Preempt | Self::Drain | Self::Move | Self::Reclaim | Self::Ceiling => AttemptEnd::Preempted,
+            // The state puts in what was found.
+            Self::Device => AttemptEnd::DeviceFault { reason: String::new() },
+            Self::Program => AttemptEnd::ProgramFault { reason: String::new() },
         }
     }
 
     /// The task is to run again: its end is no one's fault.
     #[must_use]
     pub fn is_eviction(self) -> bool {
-        !matches!(self, Self::Cancel | Self::Gang)
+        !matches!(self, Self::Cancel | Self::Gang | Self::Device | Self::Program)
     }
 }
 
@@ -61,6 +68,8 @@ impl fmt::Display for EndReason {
             Self::Move => "move",
             Self::Reclaim => "reclaim",
             Self::Ceiling => "ceiling",
+            Self::Device => "device",
+            Self::Program => "program",
         })
     }
 }
@@ -107,6 +116,16 @@ pub enum AttemptEnd {
     GangBroken,
     /// Ended in order because its host was shut down: planned, and nobody's fault.
     HostStopped,
+    /// Its device or its host failed; not the user's fault, runs again elsewhere.
+    DeviceFault {
+        /// What was found.
+        reason: String,
+    },
+    /// The driver says that the program did something wrong on its device; the device is well.
+    ProgramFault {
+        /// What was found.
+        reason: String,
+    },
 }
 
 impl AttemptEnd {
@@ -119,7 +138,10 @@ impl AttemptEnd {
     /// The end counts against the user's retries (a host's fault and a preemption do not).
     #[must_use]
     pub fn is_users(&self) -> bool {
-        matches!(self, Self::Exited { .. } | Self::Signalled { .. } | Self::TimeLimit)
+        matches!(
+            self,
+            Self::Exited { .. } | Self::Signalled { .. } | Self::TimeLimit | Self::ProgramFault { .. }
+        )
     }
 
     /// What a shell would call its status: the code, 128 + signal, or a code of Rota's own.
@@ -133,7 +155,13 @@ impl AttemptEnd {
             Self::Preempted => 123,
             Self::Requeued { code } => *code,
             Self::LaunchFailed { .. } => 127,
-            Self::Fenced | Self::Lost | Self::Vanished { .. } | Self::GangBroken | Self::HostStopped => 125,
+            Self::ProgramFault { .. } => 120,
+            Self::Fenced
+            | Self::Lost
+            | Self::Vanished { .. }
+            | Self::GangBroken
+            | Self::HostStopped
+            | Self::DeviceFault { .. } => 125,
         }
     }
 }
@@ -153,6 +181,8 @@ impl fmt::Display for AttemptEnd {
             Self::Requeued { code } => write!(f, "asked to be queued again (exit {code})"),
             Self::GangBroken => f.write_str("ended with its gang"),
             Self::HostStopped => f.write_str("ended while its host was shut down"),
+            Self::DeviceFault { reason } => write!(f, "its device failed: {reason}"),
+            Self::ProgramFault { reason } => write!(f, "its program failed on the device: {reason}"),
         }
     }
 }

@@ -5,6 +5,7 @@
 use crate::codec::{self, DecodeError};
 use crate::device::HostRegistration;
 use crate::error::PublicError;
+use crate::health::{HealthReport, Tending};
 use crate::ids::{ClusterId, HostId, JobId, LeaseEpoch, RequestId};
 use crate::job::{Actor, JobSpec, Role};
 use crate::limits::ENTRY_BYTES_MAX;
@@ -233,6 +234,18 @@ pub enum Command {
         /// Running work is asked to end from this log time on, ms since the epoch; none: it may finish.
         evict_at_ms: Option<u64>,
     },
+    /// What a host found about its devices and itself.
+    Health {
+        /// Itself.
+        host: HostId,
+        /// What it found.
+        report: HealthReport,
+    },
+    /// An operator's word about the health of a device, or about the breaker.
+    Tend {
+        /// What is to be done.
+        tending: Tending,
+    },
 }
 
 /// A change to a job that is not over.
@@ -293,6 +306,7 @@ pub fn least_role(command: &Command) -> Role {
         | Command::SetQueue { .. }
         | Command::RemoveQueue { .. }
         | Command::Reserve { .. }
+        | Command::Tend { .. }
         | Command::Unreserve { .. } => Role::Operator,
         Command::CreateCluster { .. }
         | Command::AdmitHost { .. }
@@ -300,6 +314,7 @@ pub fn least_role(command: &Command) -> Role {
         | Command::MintToken { .. }
         | Command::CommitPlan { .. }
         | Command::Report { .. }
+        | Command::Health { .. }
         | Command::Expire { .. } => Role::Admin,
     }
 }

@@ -35,21 +35,41 @@ pub enum DeviceHealth {
         /// Why, for a person.
         reason: String,
     },
+    /// Granted only to work that needs one card: throttled, or its links are in doubt. Only the state says so.
+    Degraded {
+        /// Why, for a person.
+        reason: String,
+    },
+    /// It answers, but something is held against it; not granted. Only the state says so.
+    Quarantined {
+        /// Why, for a person.
+        reason: String,
+    },
 }
 
 impl DeviceHealth {
-    /// True only for `Healthy`.
+    /// It may be granted. That it is well enough for work over several cards says [`Self::is_whole`].
     #[must_use]
     pub fn is_healthy(&self) -> bool {
+        matches!(self, Self::Healthy | Self::Degraded { .. })
+    }
+
+    /// It may be granted to anything, gangs and work over several cards included.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
         matches!(self, Self::Healthy)
     }
 
-    /// The reason of a device that may not be granted.
+    /// The reason of a device that may not be granted, or not to everything.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Healthy => None,
-            Self::Unknown { reason } | Self::Dirty { reason } | Self::Lost { reason } => Some(reason),
+            Self::Unknown { reason }
+            | Self::Dirty { reason }
+            | Self::Lost { reason }
+            | Self::Degraded { reason }
+            | Self::Quarantined { reason } => Some(reason),
         }
     }
 }

@@ -7,6 +7,7 @@
 //! Units are integers and stand last in a name: `_mib` (2^20 bytes), `_milli` (thousandths), `_ms` (milliseconds),
 //! `_permille`. Wall times are `_ms` since the Unix epoch, stamped by whoever proposes and clamped monotone by the log.
 
+mod access;
 pub mod api;
 pub mod around;
 pub mod ask;
@@ -19,6 +20,7 @@ pub mod device;
 pub mod error;
 pub mod frame;
 pub mod gossip;
+pub mod health;
 pub mod ids;
 pub mod job;
 pub mod limits;

@@ -1,6 +1,7 @@
 //! What people and programs are shown: one consistent copy of the state, at a stated log index.
 
 use crate::device::{DeviceFacts, DeviceReading};
+use crate::health::{BreakerView, HostCareView, MarkView};
 use crate::ids::{BootId, ClusterId, HostId, JobId, LeaseEpoch, TaskId, Token};
 use crate::job::{AttemptEnd, AttemptState, JobSpec, JobState};
 use crate::queue::{Amounts, QueueSpec};
@@ -115,6 +116,10 @@ pub struct JobView {
     pub attempts_forgotten: u64,
     /// Shell status of the job: 0, or that of its first failed task.
     pub exit_status: Option<u8>,
+    /// Hosts that were lost under it since it last ended well or was released.
+    pub host_deaths: u16,
+    /// It is held because of them.
+    pub held_for_deaths: bool,
 }
 
 /// Whether a host takes work.
@@ -130,6 +135,10 @@ pub enum HostState {
     Suspended,
     /// Its lease expired; it must register again.
     Lost,
+    /// Takes nothing: a fault of the host itself.
+    Faulty,
+    /// Takes nothing new for a while: jobs fail there that run well elsewhere.
+    Shunned,
 }
 
 /// One host.
@@ -167,6 +176,8 @@ pub struct HostRow {
     pub labels: BTreeMap<String, String>,
     /// Its version of Rota.
     pub version: String,
+    /// What is held against it.
+    pub care: HostCareView,
 }
 
 /// One attempt's part of a device.
@@ -195,6 +206,8 @@ pub struct DeviceRow {
     pub held_by: Vec<DeviceHold>,
     /// The newest reading that gossip brought, if any.
     pub reading: Option<DeviceReading>,
+    /// What is held against it, if anything is.
+    pub mark: Option<MarkView>,
 }
 
 /// One queue with what is held in it, all below it included.
@@ -269,6 +282,8 @@ pub struct ClusterView {
     pub peers: Vec<PeerRow>,
     /// Jobs by state.
     pub jobs: BTreeMap<String, u64>,
+    /// The breaker of mass alarms.
+    pub breaker: BreakerView,
 }
 
 /// One line of `rota doctor`.

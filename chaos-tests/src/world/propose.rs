@@ -7,7 +7,7 @@ use rota_core::fit::{self, Want};
 use rota_core::state::host::HostLife;
 use rota_core::{Attempt, Host, Job, State};
 use rota_protocol::HostId;
-use rota_protocol::ask::Ask;
+
 use rota_protocol::job::{AttemptState, EndReason};
 use rota_protocol::plan::{Move, Part, Slot};
 use std::collections::BTreeSet;
@@ -54,7 +54,7 @@ fn start_gang(
         if host.life != HostLife::Up || avoid.contains(&host.id) || backs_off.contains(&host.id) {
             continue;
         }
-        for devices in room_on(host, &job.spec.ask, &job.tenant, now_ms) {
+        for devices in room_on(host, Want::of(job, &job.spec.ask), now_ms) {
             if parts.len() as u64 == wanted {
                 break;
             }
@@ -66,8 +66,9 @@ fn start_gang(
 }
 
 /// Sets of cards for one task each, as many as the host has room for.
-fn room_on(host: &Host, ask: &Ask, tenant: &str, now_ms: u64) -> Vec<Vec<rota_protocol::DeviceUuid>> {
-    let Ok(eligible) = fit::fits(host, &host.used, Want { ask, tenant }, now_ms) else {
+fn room_on(host: &Host, want: Want<'_>, now_ms: u64) -> Vec<Vec<rota_protocol::DeviceUuid>> {
+    let ask = want.ask;
+    let Ok(eligible) = fit::fits(host, &host.used, want, now_ms) else {
         return Vec::new();
     };
     let cpus = u64::from(host.facts.cpus_milli).saturating_sub(host.used.cpus_milli);

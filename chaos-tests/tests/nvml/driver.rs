@@ -74,6 +74,8 @@ pub(crate) fn marks(facts: &HostFacts) -> String {
         .map(|d| match d.health {
             DeviceHealth::Healthy => d.uuid.0.clone(),
             DeviceHealth::Lost { .. } => format!("{}-", d.uuid),
+            // The state's words; a look never says them.
+            DeviceHealth::Degraded { .. } | DeviceHealth::Quarantined { .. } => format!("{}!", d.uuid),
             DeviceHealth::Unknown { .. } | DeviceHealth::Dirty { .. } => format!("{}?", d.uuid),
         })
         .collect();

@@ -26,7 +26,9 @@ pub(crate) fn refuse_forwarded(from: HostId, proposal: &Proposal) -> Option<Publ
         Command::CreateCluster { .. } | Command::Expire { .. } | Command::CommitPlan { .. } => {
             "this command is the leader's own"
         }
-        Command::RegisterHost { host, .. } | Command::Report { host, .. } if *host != from => {
+        Command::RegisterHost { host, .. } | Command::Report { host, .. } | Command::Health { host, .. }
+            if *host != from =>
+        {
             "a host reports itself only"
         }
         _ => return None,

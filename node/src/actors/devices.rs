@@ -4,7 +4,7 @@
 //! New or changed facts go to the renewer, which registers the host anew: a card that appears later is offered
 //! without a restart, a card that is gone is no longer.
 
-use super::{device, renewer};
+use super::{device, health, renewer};
 use crate::devices::Inventory;
 use crate::node::Node;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -23,6 +23,8 @@ const READ_EVERY: Duration = Duration::from_millis(1_000);
 pub enum Msg {
     /// Look at the hardware.
     Look,
+    /// Look at it out of turn: something was said of it. Coalesced by the door.
+    Advice,
     /// Read the live values.
     Read,
 }
@@ -63,6 +65,10 @@ impl Actor for Devices {
         super::failpoint::hit("devices");
         match message {
             Msg::Look => look(&myself, state).await?,
+            Msg::Advice => {
+                state.node.doors.devices.answered();
+                look(&myself, state).await?;
+            }
             Msg::Read => {
                 let readings = state.inventory.readings().await;
                 for reading in &readings {
@@ -99,6 +105,8 @@ async fn look(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorProc
     paint(state, &mut facts);
     let stuck = u32::try_from(state.inventory.stuck()).unwrap_or(u32::MAX);
     metrics::gauge!(crate::meters::PROBES_STUCK).set(f64::from(stuck));
+    let looked = Box::new((facts.clone(), state.inventory.signs().clone()));
+    state.node.doors.health.send(health::Msg::Looked(looked));
     if state.facts.as_ref() == Some(&facts) {
         return Ok(());
     }

@@ -8,6 +8,7 @@ pub mod devices;
 pub mod door;
 pub mod failpoint;
 pub mod gossip;
+pub mod health;
 pub mod leases;
 pub mod meter;
 pub mod raft;

@@ -149,7 +149,11 @@ fn took_note(state: &mut State, note: ShimNote) {
     }
 }
 
-fn ended(state: &mut State, record: ExitRecord) {
+fn ended(state: &mut State, mut record: ExitRecord) {
+    {
+        let mut faults = state.node.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        record.end = faults.end_of(record.token, record.end, clock::boottime_ms());
+    }
     let local =
         state.local.entry(record.token).or_insert(Local { state: LocalState::Launching, end_asked: None });
     if matches!(local.state, LocalState::Ended(_)) {
@@ -157,26 +161,11 @@ fn ended(state: &mut State, record: ExitRecord) {
     }
     state.cards.left(record.token);
     stains::gone(&state.node, record.token);
-    metrics::counter!(crate::meters::ATTEMPTS_ENDED, "end" => end_word(&record.end)).increment(1);
+    metrics::counter!(crate::meters::ATTEMPTS_ENDED, "end" => crate::logic::attempts::end_word(&record.end))
+        .increment(1);
     metrics::counter!(crate::meters::OUTPUT_DROPPED_BYTES).increment(record.dropped_bytes);
     state.outbox.ended(record.token, record.end.clone(), record.ran_ms);
     local.state = LocalState::Ended(record);
-}
-
-/// For the metric: a word from a fixed set.
-fn end_word(end: &AttemptEnd) -> &'static str {
-    match end {
-        AttemptEnd::Exited { code: 0 } => "succeeded",
-        AttemptEnd::Exited { .. } | AttemptEnd::Signalled { .. } => "failed",
-        AttemptEnd::TimeLimit => "time_limit",
-        AttemptEnd::Cancelled => "cancelled",
-        AttemptEnd::Preempted => "preempted",
-        AttemptEnd::LaunchFailed { .. } => "launch_failed",
-        AttemptEnd::Requeued { .. } => "requeued",
-        AttemptEnd::GangBroken => "gang_broken",
-        AttemptEnd::HostStopped => "host_stopped",
-        AttemptEnd::Fenced | AttemptEnd::Lost | AttemptEnd::Vanished { .. } => "lost",
-    }
 }
 
 async fn compare(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorProcessingErr> {
@@ -260,6 +249,13 @@ async fn carry_out(
                 }
                 None => return Ok(()),
             };
+            if let Some(reason) = state.node.sick(&order.devices) {
+                // Granted before the log heard of it: it goes back, and neither the job nor the host is blamed.
+                let end = AttemptEnd::DeviceFault { reason };
+                let (ran_ms, dropped_bytes, stdout_bytes, stderr_bytes) = (0, 0, 0, 0);
+                ended(state, ExitRecord { token, end, ran_ms, dropped_bytes, stdout_bytes, stderr_bytes });
+                return Ok(());
+            }
             let patience_ms = u64::from(order.kill_budget_ms);
             match state.cards.gate(token, &order.devices, live, clock::boottime_ms(), patience_ms) {
                 Gate::Open => state.cards.taken(token, Some(order.devices.clone())),

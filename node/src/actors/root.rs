@@ -2,7 +2,7 @@
 //! Supervisor: none. Its own death ends the process, because nobody else would notice the next one.
 
 use super::restart::{Deaths, Verdict};
-use super::{api, devices, gossip, leases, meter, raft, reconciler, renewer, scheduler};
+use super::{api, devices, gossip, health, leases, meter, raft, reconciler, renewer, scheduler};
 use crate::boot::{OnDeath, row};
 use crate::io::clock;
 use crate::node::Node;
@@ -28,8 +28,8 @@ pub struct State {
 }
 
 /// In the order of their start: state first, then what acts on it, then what lets others in.
-const CHILDREN: [&str; 9] =
-    ["raft", "gossip", "devices", "renewer", "reconciler", "leases", "scheduler", "meter", "api"];
+const CHILDREN: [&str; 10] =
+    ["raft", "gossip", "devices", "health", "renewer", "reconciler", "leases", "scheduler", "meter", "api"];
 
 impl Actor for Root {
     type Msg = Msg;
@@ -127,6 +127,7 @@ async fn start(name: &'static str, node: &Arc<Node>, root: ActorCell) -> Result<
         "raft" => child!(raft, raft, raft::RaftActor),
         "gossip" => child!(gossip, gossip, gossip::GossipActor),
         "devices" => child!(devices, devices, devices::Devices),
+        "health" => child!(health, health, health::HealthActor),
         "renewer" => child!(renewer, renewer, renewer::Renewer),
         "reconciler" => child!(reconciler, reconciler, reconciler::Reconciler),
         "leases" => child!(leases, leases, leases::Leases),

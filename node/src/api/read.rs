@@ -163,6 +163,7 @@ async fn cluster(node: &Node, freshness: Freshness) -> Result<ApiReply, PublicEr
             linearizable,
             peers,
             jobs: view::jobs_by_state(state),
+            breaker: view::breaker(state, crate::io::clock::wall_ms()),
         }))
     }))
 }

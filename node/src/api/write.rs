@@ -4,10 +4,12 @@ use super::caller::Caller;
 use super::{WRITE_DEADLINE, not_found, notes};
 use crate::net::{PeerLink, TokenKind, mint_secret};
 use crate::node::Node;
+use rota_core::view;
 use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::command::{Command, Outcome, Proposal, TokenUse};
 use rota_protocol::error::{ErrorCode, PublicError};
-use rota_protocol::ids::{HostId, JobId, RequestId, Token};
+use rota_protocol::health::Tending;
+use rota_protocol::ids::{DeviceUuid, HostId, JobId, RequestId, Token};
 use rota_protocol::job::{JobSpec, Role};
 use rota_protocol::peer::{PeerReply, PeerRequest};
 use rota_protocol::reservation::{ReservationAsk, ReservationSpec};
@@ -71,6 +73,11 @@ pub(super) async fn answer(
         }
         ApiRequest::Unreserve { request, name } => {
             done(one(node, caller, request, Command::Unreserve { name }).await?)
+        }
+        ApiRequest::Tend { request, tending } => {
+            caller.at_least(Role::Operator)?;
+            let tending = with_whole_uuid(node, tending)?;
+            done(one(node, caller, request, Command::Tend { tending }).await?)
         }
         // Never deduplicated: the stored answer of an earlier request could not repeat the secret.
         ApiRequest::MintToken { request: _, usage, ttl_ms } => mint(node, caller, usage, ttl_ms).await,
@@ -245,6 +252,33 @@ fn reservation_of(node: &Node, ask: ReservationAsk) -> Result<ReservationSpec, P
     let hosts = ask.hosts.iter().map(|name| host_named(node, name)).collect::<Result<_, _>>()?;
     let ReservationAsk { name, start_ms, end_ms, kept_for, reason, .. } = ask;
     Ok(ReservationSpec { name, hosts, start_ms, end_ms, kept_for, reason })
+}
+
+/// A device is named by its UUID, or by as much of its beginning as says which.
+fn with_whole_uuid(node: &Node, tending: Tending) -> Result<Tending, PublicError> {
+    let whole = |uuid: DeviceUuid| {
+        let known = node.consensus.read(|state| {
+            let all = view::devices(state).into_iter().map(|row| row.facts.uuid);
+            let mut known: Vec<DeviceUuid> = all.filter(|other| other.0.starts_with(&uuid.0)).collect();
+            known.sort();
+            known.dedup();
+            known
+        });
+        match &known[..] {
+            [one] => Ok(one.clone()),
+            several if several.contains(&uuid) => Ok(uuid),
+            [] => Err(not_found("device", &uuid.0)),
+            several => {
+                let message = format!("{} devices begin with {uuid}", several.len());
+                Err(PublicError::invalid("device", message, &several[0].0))
+            }
+        }
+    };
+    Ok(match tending {
+        Tending::Cordon { uuid, reason } => Tending::Cordon { uuid: whole(uuid)?, reason },
+        Tending::Clear { uuid } => Tending::Clear { uuid: whole(uuid)? },
+        other => other,
+    })
 }
 
 fn host_named(node: &Node, name: &str) -> Result<HostId, PublicError> {

@@ -1,6 +1,7 @@
 //! `rota cluster status`, `rota cluster token`, `rota doctor`.
 
 use super::context::{Context, ReadArgs, document, say, tell};
+use super::device::{self, BreakerArgs, breaker_text};
 use super::failure::{Failure, STATUS_FAILED};
 use crate::client::target::SYSTEM_DATA_DIR;
 use crate::client::{fresh_request, unexpected};
@@ -35,6 +36,8 @@ pub enum ClusterCommand {
     Status(ReadArgs),
     /// Make a token: for a host that joins, or for a user
     Token(TokenArgs),
+    /// How many hosts may be taken out by their own faults
+    Breaker(BreakerArgs),
 }
 
 /// What a token is for.
@@ -82,6 +85,7 @@ pub fn wants_json(args: &ClusterArgs) -> bool {
     match &args.command {
         ClusterCommand::Status(read) => read.json,
         ClusterCommand::Token(token) => token.json,
+        ClusterCommand::Breaker(breaker) => breaker.json,
     }
 }
 
@@ -93,6 +97,7 @@ pub async fn cluster(context: &Context, args: &ClusterArgs) -> Result<u8, Failur
     match &args.command {
         ClusterCommand::Status(read) => status(context, *read).await,
         ClusterCommand::Token(args) => token(context, args).await,
+        ClusterCommand::Breaker(args) => device::breaker(context, args).await,
     }
 }
 
@@ -126,6 +131,7 @@ fn status_text(view: &ClusterView, place: &str) -> String {
         format!("quorum   {quorum}"),
         format!("applied  {} (term {}, state {:016x})", view.applied, view.term, view.state_hash),
         format!("jobs     {}", if jobs.is_empty() { "none".to_owned() } else { jobs.join(", ") }),
+        format!("breaker  {}", breaker_text(&view.breaker)),
     ];
     let mut text = String::new();
     for line in &lines {

@@ -2,6 +2,7 @@
 
 use super::context::{Context, ReadArgs, document, say};
 use super::failure::Failure;
+use super::times::stamp;
 use crate::client::{fresh_request, unexpected};
 use crate::parse::amount::{memory_text, milli_text};
 use crate::parse::time;
@@ -9,6 +10,7 @@ use crate::table::Table;
 use clap::Args;
 use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::device::DeviceHealth;
+use rota_protocol::health::{MarkView, Stage};
 use rota_protocol::view::{DeviceHold, DeviceRow, HostRow};
 use serde_json::json;
 
@@ -52,10 +54,16 @@ fn host_table(rows: &[HostRow]) -> Table {
             row.attempts.to_string(),
             labels.join(","),
             row.addr.clone(),
-            row.reason.clone().unwrap_or_default(),
+            row.reason.clone().or_else(|| blame(row)).unwrap_or_default(),
         ]);
     }
     table
+}
+
+/// Jobs that failed on a host and ran well elsewhere, while they are too few to keep work off it.
+fn blame(row: &HostRow) -> Option<String> {
+    let jobs = row.care.failed_jobs;
+    (jobs > 0).then(|| format!("{jobs} of late failed here that ran well elsewhere"))
 }
 
 /// MiB in whole and tenths of GiB.
@@ -110,10 +118,19 @@ fn device_table(rows: &[DeviceRow]) -> Table {
     for row in rows {
         let (facts, reading) = (&row.facts, row.reading.as_ref());
         let health = match &facts.health {
-            DeviceHealth::Healthy => "healthy".to_owned(),
+            DeviceHealth::Healthy => match row.mark.as_ref().and_then(|mark| mark.reasons.last()) {
+                Some(note) => format!("healthy; {} ({})", note.text, stamp(note.at_ms)),
+                None => "healthy".to_owned(),
+            },
             DeviceHealth::Unknown { reason } => format!("unknown: {reason}"),
             DeviceHealth::Dirty { reason } => format!("dirty: {reason}"),
             DeviceHealth::Lost { reason } => format!("lost: {reason}"),
+            // The state has put the word before the reason.
+            DeviceHealth::Degraded { reason } | DeviceHealth::Quarantined { reason } => reason.clone(),
+        };
+        let health = match row.mark.as_ref().and_then(since_ms) {
+            Some(since_ms) => format!("{health} (since {})", stamp(since_ms)),
+            None => health,
         };
         let busy = reading.and_then(|r| r.busy_permille).map(|p| format!("{}%", p / 10));
         let used = reading.and_then(|r| r.vram_used_mib).map(memory_text_short);
@@ -131,6 +148,11 @@ fn device_table(rows: &[DeviceRow]) -> Table {
         ]);
     }
     table
+}
+
+/// Since when something is held against a device.
+fn since_ms(mark: &MarkView) -> Option<u64> {
+    mark.cordon.as_ref().map(|cordon| cordon.at_ms).or((mark.stage != Stage::Well).then_some(mark.since_ms))
 }
 
 /// Place nothing new on a host. What runs there runs on, unless a time is given.
@@ -155,7 +177,7 @@ pub struct DrainArgs {
     pub json: bool,
 }
 
-/// End a drain or a suspension.
+/// End a drain, a suspension, and whatever else keeps work off the host itself.
 #[derive(Debug, Args)]
 pub struct UndrainArgs {
     /// Its name or number

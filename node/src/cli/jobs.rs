@@ -9,6 +9,7 @@ use crate::parse::word;
 use crate::table::{Table, clean, cut};
 use clap::Args;
 use rota_protocol::api::{ApiReply, ApiRequest, QueueFilter};
+use rota_protocol::device::DeviceFacts;
 use rota_protocol::job::JobSpec;
 use rota_protocol::view::{AttemptRow, JobRow, JobView};
 use serde_json::json;
@@ -182,6 +183,11 @@ fn show_text(view: &JobView, now_ms: u64) -> String {
     if let Some(ms) = row.ended_ms {
         lines.push(format!("ended     {} (ran {})", stamp(ms), ran(row, now_ms)));
     }
+    if view.host_deaths > 0 {
+        lines
+            .push(format!("lost      {} hosts were lost under it; a release forgets them", view.host_deaths));
+    }
+    lines.extend(sick_devices(&view.attempts));
     let tasks = row.tasks;
     if tasks.total() > 1 {
         lines.push(format!(
@@ -195,7 +201,7 @@ fn show_text(view: &JobView, now_ms: u64) -> String {
         text.push('\n');
     }
     // As the job stands now: it may have been released, or given another priority.
-    let held = row.place == HELD;
+    let held = row.place == HELD || view.held_for_deaths;
     let spec = JobSpec { priority: row.priority, hold: held, ..view.spec.clone() };
     text.push_str(&echo(&spec));
     text.push('\n');
@@ -207,6 +213,22 @@ fn show_text(view: &JobView, now_ms: u64) -> String {
         text.push_str(&format!("and {} older attempts\n", view.attempts_forgotten));
     }
     text
+}
+
+/// What the owner of a live attempt should know of the cards that it runs on.
+fn sick_devices(attempts: &[AttemptRow]) -> impl Iterator<Item = String> {
+    let live = attempts.iter().filter(|attempt| attempt.state.is_some());
+    let devices = live.flat_map(|attempt| attempt.devices.iter().map(move |device| (attempt.task, device)));
+    devices.filter_map(|(task, device)| {
+        Some(format!("notice    task {task} runs on {}: {}", device.uuid, device.health.reason()?))
+    })
+}
+
+/// The name of a device, with where it is for people.
+fn device_text(device: &DeviceFacts) -> String {
+    let index = device.index.map(|index| format!("index {index}"));
+    let place: Vec<String> = index.into_iter().chain(device.bus.clone()).collect();
+    if place.is_empty() { device.uuid.0.clone() } else { format!("{} ({})", device.uuid, place.join(", ")) }
 }
 
 fn exit_of(view: &JobView) -> String {
@@ -224,7 +246,7 @@ fn attempt_table(attempts: &[AttemptRow]) -> Table {
             (None, Some(state)) => format!("{state:?}").to_lowercase(),
             (None, None) => "-".to_owned(),
         };
-        let devices: Vec<&str> = attempt.devices.iter().map(|d| d.uuid.0.as_str()).collect();
+        let devices: Vec<String> = attempt.devices.iter().map(device_text).collect();
         table.row([
             attempt.task.to_string(),
             attempt.token.to_string(),

@@ -11,6 +11,7 @@ pub mod adjust;
 pub mod cluster;
 pub mod context;
 pub mod control;
+pub mod device;
 pub mod echo;
 pub mod failure;
 pub mod follow;
@@ -102,6 +103,8 @@ pub enum Command {
     Hosts(hosts::HostsArgs),
     /// List devices
     Devices(hosts::DevicesArgs),
+    /// Keep work off a device, or clear what is held against it
+    Device(device::DeviceArgs),
     /// Place nothing new on a host
     Drain(hosts::DrainArgs),
     /// Let a host take work again
@@ -151,6 +154,7 @@ impl Command {
             Self::Reservations(args) => args.read.json,
             Self::Hosts(args) => args.read.json,
             Self::Devices(args) => args.read.json,
+            Self::Device(args) => device::wants_json(args),
             Self::Drain(args) => args.json,
             Self::Undrain(args) => args.json,
             Self::Cluster(args) => cluster::wants_json(args),
@@ -230,6 +234,7 @@ async fn ask(context: &Context, command: &Command) -> Outcome {
         Command::Reservations(args) => reservations::reservations(context, args).await,
         Command::Hosts(args) => hosts::hosts(context, args).await,
         Command::Devices(args) => hosts::devices(context, args).await,
+        Command::Device(args) => device::device(context, args).await,
         Command::Drain(args) => hosts::drain(context, args).await,
         Command::Undrain(args) => hosts::undrain(context, args).await,
         Command::Cluster(args) => cluster::cluster(context, args).await,

@@ -206,7 +206,11 @@ impl Card {
             DeviceHealth::Healthy => self.probation = self.probation.saturating_sub(1),
             DeviceHealth::Lost { .. } => self.probation = PROBATION_LOOKS,
             // Neither good nor lost: a probation that runs starts again, none begins.
-            DeviceHealth::Unknown { .. } | DeviceHealth::Dirty { .. } => {
+            // What is held against a device is the state's to say, never a provider's.
+            DeviceHealth::Unknown { .. }
+            | DeviceHealth::Dirty { .. }
+            | DeviceHealth::Degraded { .. }
+            | DeviceHealth::Quarantined { .. } => {
                 if self.probation > 0 {
                     self.probation = PROBATION_LOOKS;
                 }
@@ -274,6 +278,7 @@ mod tests {
                     DeviceHealth::Unknown { .. } => "unknown".into(),
                     DeviceHealth::Dirty { .. } => "dirty".into(),
                     DeviceHealth::Lost { .. } => "lost".into(),
+                    held => format!("{held:?}"),
                 };
                 (d.uuid.0, health)
             })

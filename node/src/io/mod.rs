@@ -3,5 +3,6 @@
 pub mod clock;
 pub mod durable;
 pub mod ffi;
+pub mod kmsg;
 pub mod proc;
 pub mod usage;

@@ -164,6 +164,20 @@ pub fn marked(markers: &[Vec<u8>]) -> io::Result<Vec<i32>> {
     Ok(pids()?.into_iter().filter(|pid| *pid != own && has_markers(*pid, markers)).collect())
 }
 
+/// A variable of a process's environment as it was when it started; none if it may not be looked at.
+#[must_use]
+pub fn variable(pid: i32, name: &str) -> Option<String> {
+    use std::io::Read as _;
+    let mut environ = Vec::new();
+    fs::File::open(format!("/proc/{pid}/environ"))
+        .ok()?
+        .take(ENVIRON_BYTES_MAX)
+        .read_to_end(&mut environ)
+        .ok()?;
+    let mut variables = environ.split(|byte| *byte == 0).filter_map(|one| std::str::from_utf8(one).ok());
+    variables.find_map(|one| one.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
+}
+
 pub(crate) fn has_markers(pid: i32, markers: &[Vec<u8>]) -> bool {
     use std::io::Read as _;
     let mut environ = Vec::new();

@@ -34,7 +34,11 @@ impl Numbered {
                 EndReason::Move => "move",
                 EndReason::Reclaim => "reclaim",
                 EndReason::Ceiling => "ceiling",
-                EndReason::Preempt | EndReason::Cancel | EndReason::Gang => "preempt",
+                EndReason::Preempt
+                | EndReason::Cancel
+                | EndReason::Gang
+                | EndReason::Device
+                | EndReason::Program => "preempt",
             },
             (Some(end), _) => match end {
                 AttemptEnd::Exited { code: 0 } => "ended",
@@ -47,8 +51,29 @@ impl Numbered {
                 AttemptEnd::Requeued { .. } => "requeue",
                 AttemptEnd::GangBroken => "gang",
                 AttemptEnd::HostStopped => "shutdown",
+                AttemptEnd::DeviceFault { .. } => "device",
+                AttemptEnd::ProgramFault { .. } => "program",
             },
         }
+    }
+}
+
+/// For the metric: a word from a fixed set.
+#[must_use]
+pub fn end_word(end: &AttemptEnd) -> &'static str {
+    match end {
+        AttemptEnd::Exited { code: 0 } => "succeeded",
+        AttemptEnd::Exited { .. } | AttemptEnd::Signalled { .. } => "failed",
+        AttemptEnd::TimeLimit => "time_limit",
+        AttemptEnd::Cancelled => "cancelled",
+        AttemptEnd::Preempted => "preempted",
+        AttemptEnd::LaunchFailed { .. } => "launch_failed",
+        AttemptEnd::Requeued { .. } => "requeued",
+        AttemptEnd::GangBroken => "gang_broken",
+        AttemptEnd::HostStopped => "host_stopped",
+        AttemptEnd::DeviceFault { .. } => "device_fault",
+        AttemptEnd::ProgramFault { .. } => "program_fault",
+        AttemptEnd::Fenced | AttemptEnd::Lost | AttemptEnd::Vanished { .. } => "lost",
     }
 }
 

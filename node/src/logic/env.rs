@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `CUDA_VISIBLE_DEVICES`, `NVIDIA_VISIBLE_DEVICES` | UUIDs of the granted devices; empty, `void` for none |
 //! | `ROTA_JOB_ID`, `ROTA_TASK_INDEX`, `ROTA_TOKEN`, `ROTA_CLUSTER`, `ROTA_HOST` | who runs where |
-//! | `ROTA_ATTEMPT`, `ROTA_RESTART_REASON` | its number, from 1; why the attempt before it ended, in a word (`preempt`, `drain`, `move`, `reclaim`, `ceiling`, `failed`, `time_limit`, `host_lost`, `launch_failed`, `requeue`, `gang`, `ended`), empty for the first |
+//! | `ROTA_ATTEMPT`, `ROTA_RESTART_REASON` | its number, from 1; why the attempt before it ended, in a word (`preempt`, `drain`, `move`, `reclaim`, `ceiling`, `failed`, `time_limit`, `host_lost`, `launch_failed`, `requeue`, `gang`, `shutdown`, `device`, `program`, `ended`), empty for the first |
 //! | `ROTA_GPUS`, `ROTA_GPU_MILLI`, `ROTA_VRAM_MIB` | granted devices, cards in thousandths, their memory in MiB |
 //! | `ROTA_ALTERNATIVE` | which of the job's asks was granted: 0 for the first |
-//! | `ROTA_NOTICE_FILE` | from a warning, or TERM, on: lines `reason=` (`time_limit`, `preempt`, `drain`, `move`, `reclaim`, `ceiling`, `cancel`, `gang`, `fenced`, `shutdown`), `term_ms=`, `deadline_ms=` (TERM and KILL, ms since the epoch) |
+//! | `ROTA_NOTICE_FILE` | from a warning, or TERM, on: lines `reason=` (`time_limit`, `preempt`, `drain`, `move`, `reclaim`, `ceiling`, `cancel`, `gang`, `device`, `program`, `fenced`, `shutdown`), `term_ms=`, `deadline_ms=` (TERM and KILL, ms since the epoch) |
 //! | `ROTA_REQUEUE_FILE` | there at the end of the first process: the task is queued again |
 //!
 //! | share of a card | |

@@ -10,6 +10,7 @@ pub mod container;
 pub mod dirt;
 pub mod env;
 pub mod gang;
+pub mod health;
 pub mod lease;
 pub mod lease_book;
 pub mod life;

@@ -37,6 +37,7 @@ fn may_propose(from: HostId, command: &Command) -> Result<(), PublicError> {
     match command {
         Command::RegisterHost { host, .. } if *host != from => Err(forbidden(from, "register", *host)),
         Command::Report { host, .. } if *host != from => Err(forbidden(from, "report attempts of", *host)),
+        Command::Health { host, .. } if *host != from => Err(forbidden(from, "judge the health of", *host)),
         // The first entry is written by the founder itself, never by request.
         Command::CreateCluster { .. } => {
             Err(PublicError::new(ErrorCode::Forbidden, "a cluster is created on its first host only"))
@@ -55,6 +56,8 @@ fn may_propose(from: HostId, command: &Command) -> Result<(), PublicError> {
         | Command::Reserve { .. }
         | Command::Unreserve { .. }
         | Command::DrainWith { .. }
+        | Command::Health { .. }
+        | Command::Tend { .. }
         | Command::CommitPlan { .. }
         | Command::Expire { .. } => Ok(()),
     }
@@ -69,6 +72,7 @@ mod tests {
     use super::*;
     use rota_protocol::command::Proposal;
     use rota_protocol::device::{HostFacts, HostRegistration};
+    use rota_protocol::health::HealthReport;
     use rota_protocol::job::Actor;
     use rota_protocol::{BootId, ClusterId, LeaseEpoch, RequestId};
 
@@ -104,6 +108,11 @@ mod tests {
         Command::Report { host, reports: Vec::new() }
     }
 
+    fn health(host: HostId) -> Command {
+        let report = HealthReport { findings: Vec::new(), stopping: true };
+        Command::Health { host, report }
+    }
+
     fn renew(host: HostId, relayed: bool) -> PeerRequest {
         PeerRequest::Renew { host, epoch: LeaseEpoch(1), relayed }
     }
@@ -114,13 +123,16 @@ mod tests {
             propose(vec![register(OTHER)]),
             propose(vec![report(OTHER)]),
             propose(vec![report(ME), register(ME), report(OTHER)]),
+            propose(vec![health(ME), health(OTHER)]),
             renew(OTHER, false),
         ] {
             let error = authorize(ME, &request).unwrap_err();
             assert_eq!(error.code, ErrorCode::Forbidden, "{request:?}");
             assert!(error.message.contains("host 3 may not"), "{error}");
         }
-        for request in [propose(vec![register(ME), report(ME)]), renew(ME, false), renew(OTHER, true)] {
+        for request in
+            [propose(vec![register(ME), report(ME), health(ME)]), renew(ME, false), renew(OTHER, true)]
+        {
             assert_eq!(authorize(ME, &request), Ok(()), "{request:?}");
         }
     }

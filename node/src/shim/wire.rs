@@ -94,7 +94,7 @@ pub(crate) fn call_value(call: ShimCall) -> i32 {
 }
 
 /// Every reason that a shim may hear.
-const REASONS: [EndReason; 7] = [
+const REASONS: [EndReason; 9] = [
     EndReason::Cancel,
     EndReason::Preempt,
     EndReason::Gang,
@@ -102,6 +102,8 @@ const REASONS: [EndReason; 7] = [
     EndReason::Move,
     EndReason::Reclaim,
     EndReason::Ceiling,
+    EndReason::Device,
+    EndReason::Program,
 ];
 
 fn reason_code(reason: EndReason) -> i32 {
@@ -113,6 +115,8 @@ fn reason_code(reason: EndReason) -> i32 {
         EndReason::Move => 4,
         EndReason::Reclaim => 5,
         EndReason::Ceiling => 6,
+        EndReason::Device => 7,
+        EndReason::Program => 8,
     }
 }
 

@@ -399,6 +399,8 @@ impl Shared {
             attempts: Vec::new(),
             attempts_forgotten: 0,
             exit_status: job.end.as_ref().map(AttemptEnd::shell_status),
+            host_deaths: 0,
+            held_for_deaths: false,
         }
     }
 }

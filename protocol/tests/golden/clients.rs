@@ -3,6 +3,7 @@
 use crate::values::*;
 use rota_protocol::api::*;
 use rota_protocol::command::{JobChange, TokenUse};
+use rota_protocol::health::*;
 use rota_protocol::job::*;
 use rota_protocol::plan::PromiseBreak;
 use rota_protocol::reservation::{ReservationAsk, ReservedFor};
@@ -93,6 +94,7 @@ pub(crate) fn api_calls() -> Vec<(&'static str, ApiCall)> {
             },
         ),
         ("Output", ApiRequest::Output { ask: super::output::ask() }),
+        ("Tend", ApiRequest::Tend { request, tending: Tending::Clear { uuid: device() } }),
     ];
     let session = |(label, ask)| {
         let call = SessionCall { job: JobId(70_000), index: 3, attempt: Some(token()), session: 9, ask };
@@ -181,6 +183,8 @@ fn job_view() -> JobView {
         }],
         attempts_forgotten: 8,
         exit_status: Some(125),
+        host_deaths: 3,
+        held_for_deaths: true,
     }
 }
 
@@ -262,6 +266,23 @@ fn host_row(state: HostState) -> HostRow {
         attempts: 1,
         labels: map(&[("rack", "r1")]),
         version: text("0.1.0"),
+        care: HostCareView { fault: Some(reason()), alert: Some(reason()), failed_jobs: 3, shunned: true },
+    }
+}
+
+fn reason() -> Reason {
+    let (cause, source) = (Cause::NodeFault, Source::Kmsg);
+    Reason { cause, source, text: text("Xid 79"), at_ms: NOW_MS + 4 }
+}
+
+fn mark_view() -> MarkView {
+    MarkView {
+        stage: Stage::Probation,
+        since_ms: NOW_MS + 1,
+        until_ms: Some(NOW_MS + 2),
+        cordon: Some(Reason { source: Source::Operator, ..reason() }),
+        reasons: vec![reason()],
+        resets: 2,
     }
 }
 
@@ -283,6 +304,12 @@ fn cluster_view() -> ClusterView {
             seen: text("alive"),
         }],
         jobs: BTreeMap::from([(text("pending"), 3)]),
+        breaker: BreakerView {
+            taken_out: vec![HostId(7)],
+            cap: 2,
+            open_since_ms: Some(NOW_MS + 3),
+            alerts: 5,
+        },
     }
 }
 
@@ -304,6 +331,7 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
     ];
     let host_states =
         [HostState::Joining, HostState::Up, HostState::Draining, HostState::Suspended, HostState::Lost];
+    let later_host_states = [HostState::Faulty, HostState::Shunned];
     let replies = vec![
         ("Done", ApiReply::Done),
         ("Submitted", ApiReply::Submitted(vec![Ok(JobId(70_000)), Err(error())])),
@@ -331,6 +359,7 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
                     facts: device_facts(),
                     held_by: vec![DeviceHold { task: task(), token: token(), milli: 500, vram_mib: 40_000 }],
                     reading: Some(reading()),
+                    mark: Some(mark_view()),
                 }],
             },
         ),
@@ -357,6 +386,10 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
         ("LogNote", ApiReply::LogNote(super::output::begins())),
         ("LogNote unreachable", ApiReply::LogNote(super::output::unreachable())),
         ("Session", ApiReply::Session(Box::new(session_news()))),
+        (
+            "Hosts later states",
+            ApiReply::Hosts { index: 301, rows: later_host_states.into_iter().map(host_row).collect() },
+        ),
     ];
     let mut answers: Vec<_> = (1_000..)
         .zip(replies)

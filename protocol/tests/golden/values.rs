@@ -6,6 +6,7 @@ use rota_protocol::ask::Ask;
 use rota_protocol::command::*;
 use rota_protocol::container::{ContainerSpec, Mount};
 use rota_protocol::device::*;
+use rota_protocol::health::*;
 use rota_protocol::job::*;
 use rota_protocol::plan::*;
 use rota_protocol::queue::*;
@@ -172,7 +173,13 @@ pub(crate) fn ends() -> Vec<AttemptEnd> {
 
 /// The ends that format 2 brought.
 pub(crate) fn later_ends() -> Vec<AttemptEnd> {
-    vec![AttemptEnd::Requeued { code: 99 }, AttemptEnd::GangBroken, AttemptEnd::HostStopped]
+    vec![
+        AttemptEnd::Requeued { code: 99 },
+        AttemptEnd::GangBroken,
+        AttemptEnd::HostStopped,
+        AttemptEnd::DeviceFault { reason: text("Xid 95") },
+        AttemptEnd::ProgramFault { reason: text("Xid 13") },
+    ]
 }
 
 /// The commands that format 1 had, with today's fields.
@@ -321,6 +328,11 @@ pub(crate) fn later_commands() -> Vec<(&'static str, Command)> {
             "CommitPlan later moves",
             Command::CommitPlan { plan: Plan { seen_index: 299, moves: later_moves() } },
         ),
+        ("Health", Command::Health { host: HostId(7), report: health_report() }),
+        ("Tend cordon", tend(Tending::Cordon { uuid: device(), reason: text("a loud fan") })),
+        ("Tend clear", tend(Tending::Clear { uuid: device() })),
+        ("Tend cap", tend(Tending::BreakerCap { hosts: Some(3) })),
+        ("Tend reset", tend(Tending::BreakerReset)),
     ];
     let layouts = [
         ("Submit any", Layout::Any),
@@ -332,6 +344,33 @@ pub(crate) fn later_commands() -> Vec<(&'static str, Command)> {
     let submit = |layout| Command::Submit { spec: JobSpec { layout, service: true, ..JobSpec::default() } };
     commands.extend(layouts.map(|(label, layout)| (label, submit(layout))));
     commands
+}
+
+fn tend(tending: Tending) -> Command {
+    Command::Tend { tending }
+}
+
+/// One finding of each cause and source.
+fn health_report() -> HealthReport {
+    let sources = [
+        Source::Kmsg,
+        Source::Nvml,
+        Source::Probe,
+        Source::Operator,
+        Source::CleanCheck,
+        Source::Jobs,
+        Source::Boot,
+    ];
+    let finding = |(cause, source)| Finding {
+        uuid: device(),
+        cause,
+        source,
+        text: text("Xid 95"),
+        program: Some((token(), JobId(70_000))),
+        trial_ms: 600_000,
+    };
+    let pairs = Cause::ALL.into_iter().zip(sources.into_iter().cycle());
+    HealthReport { findings: pairs.map(finding).collect(), stopping: true }
 }
 
 pub(crate) fn proposal(command: Command) -> Proposal {

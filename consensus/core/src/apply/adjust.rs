@@ -28,6 +28,9 @@ pub(super) fn apply(
             let held = change == JobChange::Hold;
             state.jobs.update(id, step.now_ms, |job| {
                 job.held = held;
+                if !held {
+                    job.forgive_deaths();
+                }
                 if held {
                     job.promise = None;
                 }

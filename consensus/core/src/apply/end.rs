@@ -1,7 +1,7 @@
 //! How a live attempt ends, whatever the reason: it leaves the table, its resources are released and metered, and
 //! its task goes on to its next place (`settle`). The only code that releases anything.
 
-use super::{Event, Step, cancel, change_job, cut, depend, settle};
+use super::{Event, Step, blame, cancel, change_job, cut, depend, health, settle};
 use crate::state::State;
 use crate::state::attempt::Attempt;
 use crate::state::job::Job;
@@ -24,6 +24,7 @@ pub(super) fn advance(state: &mut State, token: Token, to: AttemptState) {
 
 /// Ends every live attempt of a host as lost.
 pub(super) fn lose_all(state: &mut State, step: &mut Step, host: HostId) {
+    blame::host_died(state, step, host);
     let tokens: Vec<Token> = state.attempts_on(host).map(|a| a.token).collect();
     for token in tokens {
         end_attempt(state, step, token, &AttemptEnd::Lost, None);
@@ -49,7 +50,7 @@ pub(super) fn end_attempt(
     if !released {
         state.hosts.release(&attempt);
     }
-    let end = bounded(end);
+    let end = bounded(&with_fault(state, &attempt, end));
     let held = meter(state, &attempt, step.now_ms);
     if let AttemptEnd::LaunchFailed { reason } = &end {
         blame_host(state, step, &attempt, reason);
@@ -60,6 +61,7 @@ pub(super) fn end_attempt(
         job.gpu_ms = job.gpu_ms.saturating_add(held.gpu_ms);
         settle::settle(job, &attempt, &end, ran_ms, step.now_ms)
     });
+    blame::judge(state, step, &attempt, &end);
     step.note(Event::AttemptEnded { host, token, job: id });
     step.note(Event::JobChanged(id));
     step.plan_needed = true;
@@ -79,7 +81,8 @@ pub(super) fn end_attempt(
 
 /// A run that ended by itself or at its limit says how long such jobs run. Of a gang the first part speaks.
 fn remember_run(state: &mut State, attempt: &Attempt, end: &AttemptEnd, ran_ms: Option<u64>) {
-    let by_itself = attempt.end_reason.is_none() && end.is_users();
+    let failed_there = matches!(end, AttemptEnd::ProgramFault { .. });
+    let by_itself = attempt.end_reason.is_none() && end.is_users() && !failed_there;
     let (Some(ran_ms), Some(job)) = (ran_ms.filter(|_| by_itself), state.jobs.get(attempt.task.job)) else {
         return;
     };
@@ -158,11 +161,40 @@ fn launch_over(state: &mut State, host: HostId) {
     }
 }
 
+/// The end of an attempt that was ended because of its device, or whose program failed there, with what was found.
+/// Whatever the process made of that, it is no longer the point; but work that was done is done.
+fn with_fault(state: &State, attempt: &Attempt, end: &AttemptEnd) -> AttemptEnd {
+    let asked = attempt.end_reason.filter(|_| !end.is_success());
+    let why = || {
+        let found = health::why_failed(state, attempt.host, &attempt.devices, attempt.granted_ms);
+        found.unwrap_or_else(|| "its device or its host failed".to_owned())
+    };
+    match (asked, end) {
+        // Its host has told the same already, in its own words.
+        (_, AttemptEnd::DeviceFault { reason } | AttemptEnd::ProgramFault { reason })
+            if !reason.is_empty() =>
+        {
+            end.clone()
+        }
+        // Lost is lost, whatever ailed it before.
+        (_, AttemptEnd::Lost | AttemptEnd::LaunchFailed { .. } | AttemptEnd::HostStopped) => end.clone(),
+        (Some(EndReason::Device), _) | (_, AttemptEnd::DeviceFault { .. }) => {
+            AttemptEnd::DeviceFault { reason: why() }
+        }
+        (Some(EndReason::Program), _) | (_, AttemptEnd::ProgramFault { .. }) => {
+            AttemptEnd::ProgramFault { reason: why() }
+        }
+        _ => end.clone(),
+    }
+}
+
 /// The end with its words cut to what state keeps.
 fn bounded(end: &AttemptEnd) -> AttemptEnd {
     match end {
         AttemptEnd::LaunchFailed { reason } => AttemptEnd::LaunchFailed { reason: cut(reason) },
         AttemptEnd::Vanished { reason } => AttemptEnd::Vanished { reason: cut(reason) },
+        AttemptEnd::DeviceFault { reason } => AttemptEnd::DeviceFault { reason: cut(reason) },
+        AttemptEnd::ProgramFault { reason } => AttemptEnd::ProgramFault { reason: cut(reason) },
         other => other.clone(),
     }
 }

@@ -4,6 +4,7 @@
 
 mod adjust;
 mod admit_host;
+mod blame;
 mod cancel;
 mod commit_plan;
 mod create_cluster;
@@ -12,6 +13,7 @@ mod drain;
 mod end;
 mod evict;
 mod expire;
+mod health;
 mod lapse;
 mod mint_token;
 mod promise;
@@ -22,6 +24,7 @@ mod set_queue;
 mod settle;
 mod start;
 mod submit;
+mod tend;
 mod undrain;
 
 pub use evict::{EVICTED_PER_GAINED_MAX, PREEMPT_GAP};
@@ -217,6 +220,8 @@ fn command(state: &mut State, step: &mut Step, actor: &Actor, command: &Command)
         Command::Adjust { job, change } => adjust::apply(state, step, actor, *job, *change),
         Command::Reserve { reservation } => reserve::apply(state, step, reservation),
         Command::Unreserve { name } => reserve::remove(state, step, name),
+        Command::Health { host, report } => health::apply(state, step, *host, report),
+        Command::Tend { tending } => tend::apply(state, step, actor, tending),
     }
 }
 

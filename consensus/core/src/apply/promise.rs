@@ -26,7 +26,7 @@ pub(super) fn promise(
     }
     start::check_count(job, slots.len())?;
     // Not now, but once nothing else runs there: else it is no promise.
-    let want = Want { ask, tenant: &job.tenant };
+    let want = Want::of(job, ask);
     for slot in slots {
         let host = state.host(slot.host).ok_or(Refusal::HostGone)?;
         fit::takes(host, &Used::default(), want, &slot.devices, step.now_ms).map_err(start::refusal)?;

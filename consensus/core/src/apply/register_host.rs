@@ -4,9 +4,10 @@
 //! the host's live attempts end as lost. The same boot keeps epoch and attempts (the agent was restarted, or a
 //! device's health changed).
 
-use super::{Answer, Event, Step, check_addr, end, no_host};
+use super::{Answer, Event, Step, check_addr, end, health, no_host};
 use crate::spec::check_name;
 use crate::state::State;
+use crate::state::care::shown;
 use crate::state::host::{FOREIGN, HostLife};
 use rota_protocol::command::Outcome;
 use rota_protocol::device::{DeviceFacts, DeviceHealth, HostFacts, HostRegistration};
@@ -49,8 +50,12 @@ pub(super) fn apply(
         // A reboot may have been the repair.
         host.clear_launch_failures();
     }
+    host.care.stopping = false;
     host.addr.clone_from(&registration.addr);
     let epoch = host.epoch;
+    if fresh {
+        health::rebooted(state, step, id);
+    }
     if !(unchanged && same_facts) {
         step.note(Event::HostChanged(id));
         step.plan_needed = true;
@@ -79,6 +84,9 @@ fn settle_owners(state: &mut State, id: HostId, mut facts: HostFacts) -> HostFac
             let reason = format!("{FOREIGN}{owner}");
             device.health = DeviceHealth::Lost { reason };
         }
+    }
+    for device in &mut facts.devices {
+        device.health = shown(&device.health, state.care.mark(&device.uuid));
     }
     facts
 }

@@ -223,7 +223,7 @@ fn fate(job: &Job, counted: Counted, asked: Option<EndReason>, end: &AttemptEnd)
     }
     if end.is_users() {
         let used = job.retries_used.get(&counted.retries).copied().unwrap_or(0);
-        if used < job.spec.retries {
+        if used < job.spec.retries && !failed_on_two_cards(job, end) {
             return Fate::Retried;
         }
         let timed_out = *end == AttemptEnd::TimeLimit;
@@ -232,6 +232,17 @@ fn fate(job: &Job, counted: Counted, asked: Option<EndReason>, end: &AttemptEnd)
     // Launch failed, lost, fenced, vanished; and a host that ended it unasked.
     let faults = job.host_faults.get(&counted.faults).copied().unwrap_or(0);
     if faults + 1 < HOST_FAULTS_MAX { Fate::Moved } else { Fate::Failed(JobState::HostLost) }
+}
+
+/// The same program failed by its own doing on other cards before: trying a third one tells nothing new.
+fn failed_on_two_cards(job: &Job, end: &AttemptEnd) -> bool {
+    let is_programs = |end: &AttemptEnd| matches!(end, AttemptEnd::ProgramFault { .. });
+    // The record of this end is the last one.
+    let Some(last) = job.ended.back().filter(|_| is_programs(end)) else {
+        return false;
+    };
+    let apart = |other: &EndedAttempt| other.devices.iter().all(|uuid| !last.devices.contains(uuid));
+    job.ended.iter().any(|other| is_programs(&other.end) && apart(other))
 }
 
 /// The first failure gives the job its name and its status.

@@ -107,7 +107,7 @@ fn check_parts(
     parts: &[Part],
     now_ms: u64,
 ) -> Result<Vec<Amounts>, Refusal> {
-    let want = Want { ask, tenant: &job.tenant };
+    let want = Want::of(job, ask);
     // Only parts of one move can be in each other's way; a single one needs no copy.
     let mut taken: BTreeMap<HostId, Used> = BTreeMap::new();
     let mut amounts = Vec::with_capacity(parts.len());
@@ -134,7 +134,9 @@ fn check_parts(
 pub(super) fn refusal(misfit: Misfit) -> Refusal {
     match misfit {
         Misfit::Joining | Misfit::Lost => Refusal::HostGone,
-        Misfit::Draining | Misfit::Suspended | Misfit::Probation => Refusal::HostDraining,
+        Misfit::Draining | Misfit::Suspended | Misfit::Probation | Misfit::Faulty | Misfit::Shunned => {
+            Refusal::HostDraining
+        }
         _ => Refusal::DoesNotFit,
     }
 }

@@ -1,4 +1,5 @@
-//! UndrainHost: ends a drain, or a suspension after failed launches. Doing it twice is the same as once.
+//! UndrainHost: ends a drain, a suspension after failed launches, and whatever else keeps work off the host itself. What
+//! is held against its devices stays. Doing it twice is the same as once.
 
 use super::{Answer, Event, Step, no_host};
 use crate::state::State;
@@ -11,7 +12,9 @@ pub(super) fn apply(state: &mut State, step: &mut Step, id: HostId) -> Answer {
     };
     let drained = host.drain.take().is_some();
     host.evict_at_ms = None;
-    if host.clear_launch_failures() || drained {
+    // Each of them, whatever the others were.
+    let forgiven = host.care.forgive();
+    if host.clear_launch_failures() || drained || forgiven {
         step.note(Event::HostChanged(id));
         step.plan_needed = true;
     }

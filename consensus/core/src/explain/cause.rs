@@ -91,6 +91,10 @@ impl Cause {
         match self {
             Self::Impossible => format!("cannot run on this cluster: {}", case.lack_message()),
             Self::CeilingTooLow => format!("cannot run on its account: {}", case.lack_message()),
+            Self::Hold if job.is_held_for_deaths() => {
+                let hosts = count(job.host_deaths().into(), "host");
+                format!("is held: {hosts} were lost while it ran there, and it may be the reason")
+            }
             Self::Hold => "is held: it waits until somebody releases it".into(),
             Self::Dependency => dependency(case),
             Self::GangEnds => {
@@ -134,6 +138,9 @@ impl Cause {
             }
             Self::CeilingTooLow => {
                 format!("ask for {}, or have the ceiling raised", case.lack.as_ref()?.example)
+            }
+            Self::Hold if case.job.is_held_for_deaths() => {
+                "see what became of those hosts; releasing it forgets them".into()
             }
             Self::Hold => "release it".into(),
             Self::Dependency => {
@@ -235,6 +242,9 @@ fn hosts_hint(case: &Case<'_>, kind: &'static str) -> Option<String> {
         "draining" => format!("an operator can undrain {example}"),
         "suspended" | "probation" => format!("see why launches fail on {example}"),
         "avoided" => "its launches failed: show the job to see the hosts' words".into(),
+        "faulty" => format!("restart {example}, or undrain it if it is well"),
+        "shunned" => format!("see why jobs fail on {example}; undrain it once that is mended"),
+        "gpus_degraded" => format!("list the devices of {example} to see what is wrong, or ask for one card"),
         "gpus_unhealthy" => format!("list the devices of {example} to see what is wrong"),
         "lost" | "joining" | "silent" => format!("see whether the agent on {example} runs"),
         "reserved" => "submit to a queue that the reservation is for, or wait for its end".into(),

@@ -62,7 +62,7 @@ impl Places<'_> {
     fn obstacle(&mut self, host: &Host) -> Option<Obstacle> {
         let mut first = None;
         for ask in self.job.spec.asks() {
-            match fit::fits(host, &host.used, Want { ask, tenant: &self.job.tenant }, self.now_ms) {
+            match fit::fits(host, &host.used, Want::of(self.job, ask), self.now_ms) {
                 Ok(eligible) => {
                     let kept = self.kept_away(host);
                     if kept.is_some() {

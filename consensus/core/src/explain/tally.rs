@@ -165,10 +165,19 @@ fn fitting(tally: &mut Tally, job: &Job, host: &Host, look: &Look) {
 
 fn detail(host: &Host, misfit: &Misfit, now_ms: u64) -> String {
     match misfit {
-        Misfit::Draining | Misfit::Suspended => {
+        Misfit::Draining | Misfit::Suspended | Misfit::Faulty | Misfit::Shunned => {
             format!("{}: {}", host.name, host.reason(now_ms).unwrap_or_default())
         }
+        Misfit::GpusUnhealthy { .. } | Misfit::GpusDegraded { .. } => match sick(host) {
+            Some(device) => format!("{misfit}; {}: {device}", host.name),
+            None => misfit.to_string(),
+        },
         Misfit::Lost | Misfit::Joining => format!("{}: {misfit}", host.name),
         other => other.to_string(),
     }
+}
+
+/// The first device of a host that is not as it should be, with the reason.
+fn sick(host: &Host) -> Option<String> {
+    host.facts.devices.iter().find_map(|d| Some(format!("{} is {}", d.uuid, d.health.reason()?)))
 }

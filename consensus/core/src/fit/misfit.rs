@@ -69,6 +69,10 @@ pub enum Misfit {
     Draining,
     /// Launches fail there.
     Suspended,
+    /// A fault of the host itself keeps work off it.
+    Faulty,
+    /// Jobs fail there that run well elsewhere.
+    Shunned,
     /// Launches failed there and the one on trial has not started yet.
     Probation,
     /// Enough matching GPUs, too few of them healthy.
@@ -76,6 +80,13 @@ pub enum Misfit {
         /// Cards asked.
         asks: u32,
         /// Healthy cards that match.
+        has: u32,
+    },
+    /// Enough healthy matching GPUs, but too few of them are fit for work over several cards.
+    GpusDegraded {
+        /// Cards asked.
+        asks: u32,
+        /// Cards that match and are fit for it.
         has: u32,
     },
     /// Enough healthy matching GPUs, too few of them free.
@@ -141,6 +152,9 @@ impl Misfit {
             Self::Draining => "draining",
             Self::Suspended => "suspended",
             Self::Probation => "probation",
+            Self::Faulty => "faulty",
+            Self::Shunned => "shunned",
+            Self::GpusDegraded { .. } => "gpus_degraded",
             Self::GpusUnhealthy { .. } => "gpus_unhealthy",
             Self::GpusBusy { .. } => "gpus_busy",
             Self::DevicesBusy { .. } => "devices_busy",
@@ -158,6 +172,7 @@ impl Misfit {
             | Self::GpuModel { asks, has }
             | Self::DeviceCount { asks, has, .. }
             | Self::GpusUnhealthy { asks, has }
+            | Self::GpusDegraded { asks, has }
             | Self::GpusBusy { asks, has }
             | Self::ShareBusy { asks, has }
             | Self::DevicesBusy { asks, has, .. } => Some((u64::from(*asks), u64::from(*has))),
@@ -215,9 +230,14 @@ impl fmt::Display for Misfit {
             Self::Lost => f.write_str("its lease expired"),
             Self::Draining => f.write_str("drained by an operator"),
             Self::Suspended => f.write_str("suspended because launches fail there"),
+            Self::Faulty => f.write_str("taken out by a fault of the host"),
+            Self::Shunned => f.write_str("shunned because jobs fail there that run well elsewhere"),
             Self::Probation => f.write_str("one launch at a time after failed launches"),
             Self::GpusUnhealthy { asks, has } => {
                 write!(f, "asks {}, of those that match {has} healthy", gpus(u64::from(*asks)))
+            }
+            Self::GpusDegraded { asks, has } => {
+                write!(f, "asks {} for work over several cards, {has} fit for that", gpus(u64::from(*asks)))
             }
             Self::GpusBusy { asks, has } => {
                 write!(f, "asks {}, {has} free", gpus(u64::from(*asks)))

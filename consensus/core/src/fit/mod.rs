@@ -8,6 +8,7 @@ mod misfit;
 pub use misfit::{Misfit, gpus, mib, milli, tenths};
 
 use crate::state::host::{Holder, Host, Used};
+use crate::state::job::Job;
 use rota_protocol::ask::{Ask, CARD_MILLI};
 use rota_protocol::device::{DeviceFacts, DeviceKind, HostFacts};
 use rota_protocol::queue::Amounts;
@@ -25,6 +26,28 @@ pub struct Want<'a> {
     pub ask: &'a Ask,
     /// Who pays: a card is shared only within one tenant.
     pub tenant: &'a str,
+    /// It is part of a gang.
+    pub in_gang: bool,
+}
+
+impl<'a> Want<'a> {
+    /// One task of a job, by one of its asks.
+    #[must_use]
+    pub fn of(job: &'a Job, ask: &'a Ask) -> Self {
+        Self { ask, tenant: &job.tenant, in_gang: job.spec.gang.is_some() }
+    }
+
+    /// It works over several cards, here or elsewhere: their links and the slowest of them count.
+    #[must_use]
+    pub fn is_wide(&self) -> bool {
+        self.ask.gpu_milli > 0 && self.in_gang || self.ask.gpus() > 1
+    }
+
+    /// A device that may be granted for it, as far as its health is concerned.
+    #[must_use]
+    pub fn accepts(&self, device: &DeviceFacts) -> bool {
+        device.health.is_whole() || device.health.is_healthy() && !self.is_wide()
+    }
 }
 
 /// The kind and the model part of a name in `Ask::devices`.
@@ -195,6 +218,8 @@ pub fn open(host: &Host, used: &Used, now_ms: u64) -> Result<(), Misfit> {
         HostState::Lost => Err(Misfit::Lost),
         HostState::Draining => Err(Misfit::Draining),
         HostState::Suspended => Err(Misfit::Suspended),
+        HostState::Faulty => Err(Misfit::Faulty),
+        HostState::Shunned => Err(Misfit::Shunned),
         HostState::Up if host.on_probation() && used.launching > 0 => Err(Misfit::Probation),
         HostState::Up => Ok(()),
     }
@@ -206,7 +231,7 @@ fn room<'h>(facts: &'h HostFacts, used: &Used, want: Want<'_>) -> Result<Vec<&'h
     let mut eligible = Vec::new();
     let asks = ask.gpus();
     if asks > 0 {
-        let matching = facts.devices.iter().filter(|d| d.health.is_healthy() && gpu_matches(d, ask));
+        let matching = facts.devices.iter().filter(|d| want.accepts(d) && gpu_matches(d, ask));
         eligible.extend(matching.filter(|d| card_has_room(d, used, want)));
         let has = eligible.len() as u32;
         if has < asks {
@@ -215,7 +240,7 @@ fn room<'h>(facts: &'h HostFacts, used: &Used, want: Want<'_>) -> Result<Vec<&'h
     }
     if !ask.devices.is_empty() {
         let named = |d: &DeviceFacts| ask.devices.keys().any(|kind| is_of_kind(d, kind));
-        let free = |d: &&DeviceFacts| d.health.is_healthy() && !used.devices.contains_key(&d.uuid);
+        let free = |d: &&DeviceFacts| want.accepts(d) && !used.devices.contains_key(&d.uuid);
         let others: Vec<&DeviceFacts> = facts.devices.iter().filter(|d| named(d)).filter(free).collect();
         kinds_met(&others, ask).map_err(|(kind, has)| {
             let asks = ask.devices.get(kind).copied().unwrap_or(0);
@@ -259,6 +284,11 @@ fn no_card(facts: &HostFacts, used: &Used, want: Want<'_>, has: u32) -> Misfit {
     if count < asks {
         return Misfit::GpusUnhealthy { asks, has: count };
     }
+    let whole = healthy.clone().filter(|d| want.accepts(d)).count() as u32;
+    if whole < asks {
+        return Misfit::GpusDegraded { asks, has: whole };
+    }
+    let healthy = healthy.filter(|d| want.accepts(d));
     let Some(share) = ask.share_milli() else {
         return Misfit::GpusBusy { asks, has };
     };

@@ -1,6 +1,7 @@
 //! The laws that hold at every log index, one variant and one sentence each. Checked after every step in simulation
 //! and whenever a snapshot is loaded; costs a walk over the whole state.
 
+mod care;
 mod jobs;
 mod queues;
 
@@ -210,6 +211,20 @@ pub enum Violation {
         /// By hosts.
         lent: u64,
     },
+    /// I17: a device is shown as what is held against it says.
+    #[error("device {device} of host {host} is not shown as its mark says")]
+    MarkDiffers {
+        /// Which.
+        device: DeviceUuid,
+        /// Where.
+        host: HostId,
+    },
+    /// I17: a mark names its reason, and its end if it is for a time.
+    #[error("the mark of device {device} has no reason, or no end")]
+    Mark {
+        /// Which.
+        device: DeviceUuid,
+    },
     /// Every index equals its rebuild from the rows.
     #[error("the index of {0} is not its rebuild")]
     Index(&'static str),
@@ -240,6 +255,7 @@ pub fn check(state: &State) -> Vec<Violation> {
     }
     metering(state, &mut broken);
     queues::check(state, &mut broken);
+    care::check(state, &mut broken);
     indexes(state, &mut broken);
     if !state.dedup.is_sound() {
         broken.push(Violation::Dedup);

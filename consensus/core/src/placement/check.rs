@@ -102,7 +102,7 @@ impl Replay<'_> {
         if self.now_ms < job.earliest_ms() {
             return Err("it may not start yet".into());
         }
-        let want = Want { ask, tenant: &job.tenant };
+        let want = Want::of(job, ask);
         for part in parts {
             let ordinal = job.ordinal(part.index).ok_or("no such task")?;
             if !job.pending.contains(ordinal) || !self.tasks.insert(TaskId { job: id, index: part.index }) {

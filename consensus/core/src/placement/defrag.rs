@@ -76,7 +76,7 @@ impl<'p> Round<'p> {
         let mut all = true;
         for attempt in moved {
             let ask = as_asked(attempt, self.ground);
-            let want = Want { ask: &ask, tenant: &attempt.tenant };
+            let want = Want { ask: &ask, tenant: &attempt.tenant, in_gang: attempt.in_gang };
             // On the model that it has it runs as fast as it does.
             let pace = Pace::default();
             self.ground.prepare(want, &pace);

@@ -144,7 +144,7 @@ impl<'p> Round<'p> {
         ask: &Ask,
         reason: EndReason,
     ) -> Option<(Vec<Token>, Vec<Slot>)> {
-        let want = Want { ask, tenant: &job.tenant };
+        let want = Want::of(job, ask);
         let (fewest, _) = job.start_range();
         let parts = fewest as usize;
         let mut offers: Vec<Offer> = Vec::new();

@@ -122,7 +122,7 @@ impl<'p> Round<'p> {
         wanted: &dyn Fn(usize) -> bool,
         on_one: bool,
     ) {
-        let want = Want { ask, tenant: &job.tenant };
+        let want = Want::of(job, ask);
         let pace = self.pace(job, ask);
         let mut full: BTreeSet<usize> = BTreeSet::new();
         while seats.seats.len() < most {
@@ -167,7 +167,7 @@ impl<'p> Round<'p> {
 
     /// As many parts on one site as fit.
     fn fill_site(&mut self, job: &Arc<Job>, ask: &Ask, at: usize, most: usize, seats: &mut Seats) {
-        let want = Want { ask, tenant: &job.tenant };
+        let want = Want::of(job, ask);
         while seats.seats.len() < most {
             match self.devices_on(at, job, want) {
                 Ok(devices) if self.take_seat(job, ask, at, &devices, seats) => {}
@@ -182,7 +182,7 @@ impl<'p> Round<'p> {
 
     /// All in one rack: the rack with the least room that is enough.
     fn seat_in_rack(&mut self, job: &Arc<Job>, ask: &Ask, most: usize, seats: &mut Seats) {
-        let want = Want { ask, tenant: &job.tenant };
+        let want = Want::of(job, ask);
         let (fewest, _) = job.start_range();
         let mut racks: BTreeMap<String, usize> = BTreeMap::new();
         let groups = self.ground.groups_fitting(want, &self.pace(job, ask));

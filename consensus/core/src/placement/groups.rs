@@ -55,7 +55,7 @@ impl Plain {
             standing: Standing::new(&fill(model, &[], site), demand),
         };
         for card in gpus() {
-            if !card.health.is_healthy() || card.model != name {
+            if !card.health.is_whole() || card.model != name {
                 return None;
             }
             let held = used.devices.get(&card.uuid);
@@ -137,7 +137,16 @@ impl Roof {
 pub(super) struct Kind {
     pub(super) ask: Ask,
     pub(super) tenant: String,
+    /// What is fit for one card only is not for it.
+    pub(super) is_wide: bool,
     pub(super) pace: Pace,
+}
+
+impl Kind {
+    pub(super) fn of(want: Want<'_>, pace: &Pace) -> Self {
+        let (ask, tenant) = (want.ask.clone(), shared_by(want));
+        Self { ask, tenant, is_wide: want.is_wide(), pace: pace.clone() }
+    }
 }
 
 /// How good a group is, lower is better: the preference for its models, how much slower they are than the best, then
@@ -238,7 +247,7 @@ pub(super) fn signature(site: &Site, now_ms: u64) -> Signature {
     write(used.mem_mib);
     for device in &host.facts.devices {
         write(device.kind as u64);
-        write(u64::from(device.health.is_healthy()));
+        write(u64::from(device.health.is_healthy()) + u64::from(device.health.is_whole()));
         write(device.vram_mib.unwrap_or(u64::MAX));
         write(u64::from(device.compute_cap.unwrap_or(0)));
         write(u64::from(device.island.map_or(u32::MAX, |island| island)));

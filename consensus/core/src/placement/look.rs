@@ -103,7 +103,7 @@ impl<'p> Round<'p> {
             None => verdicts.contains(&Verdict::Fits),
         };
         let over = self.first_over(job, &verdicts);
-        let promise_broken = job.promise.as_ref().and_then(|one| broken(self.view, one, self.now_ms));
+        let promise_broken = job.promise.as_ref().and_then(|one| broken(self.view, job, one, self.now_ms));
         let expected = self.expected(job);
         let mut look = Look { over, parts, expected, promise_broken, ..Look::default() };
         if !fits || look.over.is_some() {
@@ -118,7 +118,7 @@ impl<'p> Round<'p> {
 
     /// What keeps one task of an ask off a site.
     pub(super) fn verdict(&self, at: usize, job: &Arc<Job>, ask: &Ask) -> Verdict {
-        let want = Want { ask, tenant: &job.tenant };
+        let want = Want::of(job, ask);
         let site = &self.ground.sites[at];
         let host = &site.row.host;
         if let Err(misfit) = fit::fits(host, site.used(), want, self.now_ms) {
@@ -228,7 +228,7 @@ impl<'p> Round<'p> {
             }
             let mut fits = (0..verdicts.len()).filter(|at| verdicts[*at] == Verdict::Fits);
             let real = |at: usize| {
-                let devices = self.devices_on(at, job, Want { ask, tenant: &job.tenant }).ok()?;
+                let devices = self.devices_on(at, job, Want::of(job, ask)).ok()?;
                 let amounts = fit::amounts(&self.ground.sites[at].row.host, ask, &devices);
                 Some(self.shares.over(self.view, job, &amounts.times(times)))
             };

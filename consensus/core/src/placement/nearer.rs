@@ -37,7 +37,7 @@ impl<'p> Round<'p> {
     /// How many tasks of an ask each site takes, up to `most`. Where layouts allow it the count stops as soon as all
     /// sites together have room for `most`.
     pub(super) fn rooms(&mut self, job: &Arc<Job>, ask: &Ask, most: usize) -> Vec<usize> {
-        let want = Want { ask, tenant: &job.tenant };
+        let want = Want::of(job, ask);
         let apart = matches!(job.spec.layout, Layout::SameHost | Layout::SameRack);
         let mut rooms = vec![0; self.ground.sites.len()];
         let mut left = most;
@@ -109,7 +109,7 @@ impl<'p> Round<'p> {
             }
             ask = match self.verdict(at, job, &ask) {
                 Verdict::Fits => {
-                    let want = Want { ask: &ask, tenant: &job.tenant };
+                    let want = Want::of(job, &ask);
                     let devices = self.devices_on(at, job, want).ok()?;
                     let amounts = fit::amounts(&self.ground.sites[at].row.host, &ask, &devices);
                     match self.shares.over(self.view, job, &amounts) {
@@ -136,6 +136,7 @@ impl<'p> Round<'p> {
             Misfit::GpuCount { has, .. }
             | Misfit::GpuModel { has, .. }
             | Misfit::GpusUnhealthy { has, .. }
+            | Misfit::GpusDegraded { has, .. }
             | Misfit::GpusBusy { has, .. }
                 if *has > 0 =>
             {

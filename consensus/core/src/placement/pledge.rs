@@ -21,7 +21,7 @@ impl<'p> Round<'p> {
         // Each is bound beside those that fall due before it.
         promised.sort_by_key(|(job, promise)| (!promise.evicting, promise.at_ms, job.id));
         for (job, promise) in promised {
-            if broken(self.view, promise, self.now_ms).is_some() {
+            if broken(self.view, job, promise, self.now_ms).is_some() {
                 continue;
             }
             if self.bind_standing(job, promise) {
@@ -73,7 +73,7 @@ impl<'p> Round<'p> {
     fn would_start(&mut self, job: &Arc<Job>) -> bool {
         let (fewest, _) = job.start_range();
         job.spec.asks().any(|ask| {
-            let want = Want { ask, tenant: &job.tenant };
+            let want = Want::of(job, ask);
             if fewest == 1 {
                 return self.find(job, ask, &|_| true).is_ok();
             }
@@ -115,7 +115,8 @@ impl<'p> Round<'p> {
     fn promise(&mut self, job: &'p Arc<Job>) {
         let standing = job.promise.as_ref();
         let outranked = self.outranked.contains(&job.id).then_some(PromiseBreak::Outranked);
-        let why_broken = standing.and_then(|promise| broken(self.view, promise, self.now_ms)).or(outranked);
+        let why_broken =
+            standing.and_then(|promise| broken(self.view, job, promise, self.now_ms)).or(outranked);
         let key = competes(job);
         let taken = self.promises >= self.config.promises_max || self.competing.contains(&key);
         if standing.is_some() && why_broken.is_none() || taken || !self.has_waited(job) {
@@ -134,7 +135,7 @@ impl<'p> Round<'p> {
         let (fewest, _) = job.start_range();
         let mut best: Option<Earliest> = None;
         for (choice, ask) in (0_u8..).zip(job.spec.asks()) {
-            let want = Want { ask, tenant: &job.tenant };
+            let want = Want::of(job, ask);
             let opening = self.guards.opening(self.ground, self.view, job, want, fewest as usize);
             if let Some(opening) = opening
                 && best.as_ref().is_none_or(|(_, at_ms, _)| opening.at_ms < *at_ms)

@@ -97,7 +97,7 @@ impl Guards {
         let Some(ask) = job.spec.ask_at(choice) else {
             return;
         };
-        let want = Want { ask, tenant: &job.tenant };
+        let want = Want::of(job, ask);
         let mut later: BTreeMap<usize, Used> = BTreeMap::new();
         for (number, (at, slot)) in (0_u64..).zip(slots) {
             let used = match later.entry(*at) {
@@ -314,7 +314,7 @@ impl Guards {
             else {
                 continue;
             };
-            let want = Want { ask, tenant: &other.job.tenant };
+            let want = Want::of(&other.job, ask);
             for (number, (_, slot)) in (0_u64..).zip(&other.slots).filter(|(_, (place, _))| *place == at) {
                 fit::take(&site.row.host, &mut used, want, &slot.devices, slot_token(*guard, number));
             }
@@ -377,13 +377,13 @@ fn outranks(job: &Job, other: &Job) -> bool {
 }
 
 /// Why a standing promise cannot be kept as it is; none if it can.
-pub(super) fn broken(view: &View, promise: &Promise, now_ms: u64) -> Option<PromiseBreak> {
+pub(super) fn broken(view: &View, job: &Job, promise: &Promise, now_ms: u64) -> Option<PromiseBreak> {
     let sound = |slot: &Slot| {
         view.host_at(slot.host).is_some_and(|at| {
             let host = &view.hosts[at].host;
-            let healthy = |uuid: &DeviceUuid| {
-                host.facts.devices.iter().any(|d| d.uuid == *uuid && d.health.is_healthy())
-            };
+            let want = job.spec.ask_at(promise.choice).map(|ask| Want::of(job, ask));
+            let fit = |d: &DeviceFacts| want.is_some_and(|want| want.accepts(d));
+            let healthy = |uuid: &DeviceUuid| host.facts.devices.iter().any(|d| d.uuid == *uuid && fit(d));
             fit::open(host, &Used::default(), now_ms).is_ok() && slot.devices.iter().all(healthy)
         })
     };

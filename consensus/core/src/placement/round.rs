@@ -146,8 +146,8 @@ impl<'p> Round<'p> {
     fn note_times(&self) {
         for row in &self.view.hosts {
             let host = &row.host;
-            for at_ms in host.evict_at_ms.iter().chain(host.launches.suspended_until_ms().iter()) {
-                self.wake_at(*at_ms);
+            for at_ms in host.evict_at_ms.into_iter().chain(host.reopens_ms()) {
+                self.wake_at(at_ms);
             }
         }
         for row in &self.view.reservations {

@@ -4,8 +4,7 @@
 //! same answers as a fresh one (`tests/it/planner.rs`).
 
 use super::groups::{
-    Cards, Fitting, Group, GroupId, Kind, Plain, Rank, Roof, Signature, lowest, preference, shared_by,
-    signature,
+    Cards, Fitting, Group, GroupId, Kind, Plain, Rank, Roof, Signature, lowest, preference, signature,
 };
 use super::models::Models;
 use super::pace::Pace;
@@ -94,7 +93,7 @@ impl Ground {
         for (at, row) in view.hosts.iter().enumerate() {
             let avoided = avoid.contains(&row.host.id);
             let Some(site) = self.sites.get_mut(at) else {
-                let timed = row.host.launches.suspension.is_some();
+                let timed = row.host.openness_is_timed();
                 let (row, group) = (row.clone(), GroupId::MAX);
                 let lowest = lowest(&row);
                 self.sites.push(Site { row, taken: None, group, avoided, timed, lowest });
@@ -104,7 +103,7 @@ impl Ground {
             let changed = !Arc::ptr_eq(&site.row.host, &row.host);
             if changed || site.timed || site.avoided != avoided || touched.contains(&at) {
                 facts_changed |= !Arc::ptr_eq(&site.row.host.facts, &row.host.facts);
-                site.timed = row.host.launches.suspension.is_some();
+                site.timed = row.host.openness_is_timed();
                 site.avoided = avoided;
                 site.taken = None;
                 site.row = row.clone();
@@ -140,7 +139,7 @@ impl Ground {
 
     /// Looks at what changed since the last look for this kind of ask, so that [`Self::pick`] can answer.
     pub(super) fn prepare(&mut self, want: Want<'_>, pace: &Pace) {
-        let kind = Kind { ask: want.ask.clone(), tenant: shared_by(want), pace: pace.clone() };
+        let kind = Kind::of(want, pace);
         let (mut fitting, kept) = match self.kinds.remove(&kind) {
             Some(fitting) => (fitting, true),
             None => (Fitting::default(), self.kinds.len() < KINDS_KEPT_MAX),
@@ -163,7 +162,7 @@ impl Ground {
         pace: &Pace,
         mut allowed: impl FnMut(usize) -> bool,
     ) -> Option<usize> {
-        let kind = Kind { ask: want.ask.clone(), tenant: shared_by(want), pace: pace.clone() };
+        let kind = Kind::of(want, pace);
         let fitting = match self.passing.as_ref().filter(|(passing, _)| *passing == kind) {
             Some((_, fitting)) => fitting,
             None => self.kinds.get(&kind)?,

@@ -81,7 +81,7 @@ impl Round<'_> {
         ask: &Ask,
         wanted: &dyn Fn(usize) -> bool,
     ) -> Result<(usize, Vec<DeviceUuid>), Tried> {
-        let want = Want { ask, tenant: &job.tenant };
+        let want = Want::of(job, ask);
         if !self.ground.may_fit(ask) {
             return Err(Tried::NoRoom);
         }
@@ -157,7 +157,7 @@ impl Round<'_> {
         if job.spec.ask_at(promise.choice) != Some(ask) {
             return None;
         }
-        let want = Want { ask, tenant: &job.tenant };
+        let want = Want::of(job, ask);
         promise.slots.iter().find_map(|slot| {
             let at = self.view.host_at(slot.host)?;
             // Silent hosts and back-off come before what is its own.
@@ -200,7 +200,7 @@ impl Round<'_> {
 
     /// Takes room for one task; false if a ceiling forbids it.
     pub(super) fn hold(&mut self, job: &Arc<Job>, ask: &Ask, at: usize, devices: &[DeviceUuid]) -> bool {
-        let want = Want { ask, tenant: &job.tenant };
+        let want = Want::of(job, ask);
         let amounts = fit::amounts(&self.ground.sites[at].row.host, ask, devices);
         if !self.shares.admits(self.view, job, &amounts) {
             return false;

@@ -11,6 +11,7 @@ use crate::hash::Digest;
 use crate::invariant::{self, Violation};
 use crate::state::State;
 use crate::state::attempt::AttemptTable;
+use crate::state::care::CareTable;
 use crate::state::dedup::DedupTable;
 use crate::state::demand::DemandTable;
 use crate::state::history::History;
@@ -98,6 +99,7 @@ struct BodyRef<'a> {
     demand: &'a DemandTable,
     history: &'a History,
     speeds: &'a Speeds,
+    care: &'a CareTable,
 }
 
 #[derive(Deserialize)]
@@ -113,6 +115,7 @@ struct Body {
     demand: DemandTable,
     history: History,
     speeds: Speeds,
+    care: CareTable,
 }
 
 impl From<Body> for State {
@@ -129,6 +132,7 @@ impl From<Body> for State {
             demand: body.demand,
             history: Arc::new(body.history),
             speeds: Arc::new(body.speeds),
+            care: body.care,
             ..Self::default()
         }
     }
@@ -216,6 +220,7 @@ fn body(state: &State) -> Vec<u8> {
         demand: &state.demand,
         history: &state.history,
         speeds: &state.speeds,
+        care: &state.care,
     };
     // These types encode without fail; an empty body would be refused by `decode`, never taken for a state.
     codec::encode(&body).unwrap_or_default()

@@ -3,6 +3,7 @@
 #![deny(clippy::float_arithmetic)]
 
 pub mod attempt;
+pub mod care;
 pub(crate) mod dedup;
 pub mod demand;
 pub mod history;
@@ -19,6 +20,7 @@ pub mod tally;
 pub(crate) mod token;
 
 use attempt::{Attempt, AttemptTable};
+use care::CareTable;
 use dedup::DedupTable;
 use demand::DemandTable;
 use history::History;
@@ -48,6 +50,7 @@ pub struct State {
     pub(crate) queues: QueueTable,
     pub(crate) reservations: ReservationTable,
     pub(crate) demand: DemandTable,
+    pub(crate) care: CareTable,
     /// Past run times; shared, because a copy of the state is not to copy them.
     pub(crate) history: Arc<History>,
     /// Past run times by GPU model; shared for the same reason.
@@ -189,6 +192,12 @@ impl State {
     pub fn expect_demand(&mut self, counts: impl IntoIterator<Item = (demand::AskShape, u64)>) {
         self.demand.expect(counts);
         self.demand.publish(self.hosts.free_by_model());
+    }
+
+    /// What is held against devices, and the breaker.
+    #[must_use]
+    pub fn care(&self) -> &CareTable {
+        &self.care
     }
 
     /// What the cluster is asked for.

@@ -1,10 +1,12 @@
 //! Rows of hosts and devices.
 
 use crate::state::State;
-use crate::state::host::Host;
+use crate::state::care::Mark;
+use crate::state::host::{Host, HostLife};
 use rota_protocol::DeviceUuid;
 use rota_protocol::ask::CARD_MILLI;
 use rota_protocol::device::{DeviceFacts, DeviceKind};
+use rota_protocol::health::BreakerView;
 use rota_protocol::view::{DeviceHold, DeviceRow, HostRow};
 
 /// All hosts by number, as of log time.
@@ -20,6 +22,13 @@ pub fn hosts_at(state: &State, now_ms: u64) -> Vec<HostRow> {
     state.hosts().map(|host| host_row(state, host, now_ms)).collect()
 }
 
+/// The breaker of mass alarms, at `now_ms`.
+#[must_use]
+pub fn breaker(state: &State, now_ms: u64) -> BreakerView {
+    let hosts = state.hosts().filter(|host| host.life != HostLife::Joining).count();
+    state.care().breaker().view(hosts, now_ms)
+}
+
 /// All devices by host and UUID; those that a host no longer has last.
 #[must_use]
 pub fn devices(state: &State) -> Vec<DeviceRow> {
@@ -31,6 +40,7 @@ pub fn devices(state: &State) -> Vec<DeviceRow> {
             facts: facts.clone(),
             held_by: holds(state, host, &facts.uuid),
             reading: None,
+            mark: state.care().mark(&facts.uuid).map(Mark::view),
         })
     });
     rows.collect()
@@ -71,5 +81,6 @@ fn host_row(state: &State, host: &Host, now_ms: u64) -> HostRow {
         attempts: state.attempts_on(host.id).count() as u32,
         labels: host.facts.labels.clone(),
         version: host.facts.version.clone(),
+        care: host.care.view(now_ms),
     }
 }

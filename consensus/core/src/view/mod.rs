@@ -4,7 +4,7 @@ mod hosts;
 mod queues;
 mod reasons;
 
-pub use hosts::{devices, hosts, hosts_at};
+pub use hosts::{breaker, devices, hosts, hosts_at};
 pub use queues::{queues, reservations};
 
 use crate::fit::{mib, milli, tenths};
@@ -80,6 +80,8 @@ pub fn job(state: &State, id: JobId) -> Option<JobView> {
             JobState::DeadlineMissed => Some(DEADLINE_STATUS),
             JobState::Pending | JobState::Running | JobState::Ending => None,
         },
+        host_deaths: job.host_deaths(),
+        held_for_deaths: job.is_held_for_deaths(),
     })
 }
 

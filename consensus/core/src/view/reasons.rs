@@ -49,6 +49,9 @@ pub(super) fn parent_at_fault(state: &State, job: &Job) -> String {
 
 /// A reason that lies in the job itself or its queue, whatever the hosts offer.
 fn own_reason(state: &State, job: &Job) -> Option<String> {
+    if job.is_held_for_deaths() {
+        return Some(format!("(held: {} hosts lost under it)", job.host_deaths()));
+    }
     if job.held {
         return Some("(held)".into());
     }

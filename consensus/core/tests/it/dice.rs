@@ -68,10 +68,10 @@ const QUEUES: [&str; 9] = [
 /// Kinds of commands that the first planner knew.
 pub(crate) const OLD_KINDS: u8 = 16;
 /// All kinds.
-pub(crate) const KINDS: u8 = 36;
+pub(crate) const KINDS: u8 = 38;
 
 fn ends(n: u8) -> AttemptEnd {
-    match n % 12 {
+    match n % 14 {
         0 | 1 => AttemptEnd::Exited { code: 0 },
         2 => AttemptEnd::Exited { code: n },
         3 => AttemptEnd::Signalled { signal: n },
@@ -82,7 +82,9 @@ fn ends(n: u8) -> AttemptEnd {
         8 => AttemptEnd::Fenced,
         9 => AttemptEnd::Requeued { code: n },
         10 => AttemptEnd::GangBroken,
-        11 if n % 24 == 23 => AttemptEnd::HostStopped,
+        11 if n % 28 == 11 => AttemptEnd::HostStopped,
+        11 => AttemptEnd::DeviceFault { reason: String::new() },
+        12 => AttemptEnd::ProgramFault { reason: "Xid 13".into() },
         _ => AttemptEnd::Vanished { reason: "ü".repeat(2_000) },
     }
 }
@@ -175,7 +177,8 @@ fn room(lab: &Lab, ask: &Ask, count: usize, from: u8, held: bool) -> Vec<Slot> {
         while slots.len() < count {
             let (share, nothing) = (ask.share_milli().is_some(), Used::default());
             let used = if held { &nothing } else { &host.used };
-            let fitting = match fit::fits(host, used, fit::Want { ask, tenant: "t" }, lab.now_ms) {
+            let want = fit::Want { ask, tenant: "t", in_gang: true };
+            let fitting = match fit::fits(host, used, want, lab.now_ms) {
                 Ok(fitting) => fitting,
                 // A stale plan: the host was drained meanwhile.
                 Err(fit::Misfit::Draining | fit::Misfit::Suspended) if from.is_multiple_of(2) => {
@@ -308,7 +311,7 @@ fn room_without(lab: &Lab, ask: &Ask, count: usize, host: HostId, victims: &[Tok
     let Some(host) = lab.state.host(host) else {
         return Vec::new();
     };
-    let want = fit::Want { ask, tenant: "t" };
+    let want = fit::Want { ask, tenant: "t", in_gang: true };
     let fitting = fit::fits(host, &Used::default(), want, lab.now_ms).unwrap_or_default();
     let frees = |d: &&DeviceFacts| {
         let held = host.used.devices.get(&d.uuid);
@@ -436,9 +439,14 @@ pub(crate) fn command(lab: &Lab, dice: Dice, kinds: u8) -> Command {
         }
         34 => match b % 4 {
             0 => Command::RemoveQueue { name: ["t/a", "t", "other"][a as usize % 3].into() },
-            _ => Command::Unreserve { name: format!("r{}", a % 3) },
+            1 => Command::Unreserve { name: format!("r{}", a % 3) },
+            _ => {
+                let known = lab.state.reservations().next().map(|row| row.name.clone());
+                Command::Unreserve { name: known.unwrap_or_default() }
+            }
         },
-        _ => Command::Reserve { reservation: reservation(lab, a, b, c) },
+        35 => Command::Reserve { reservation: reservation(lab, a, b, c) },
+        _ => crate::health::command(lab, kind, a, b, c),
     }
 }
 

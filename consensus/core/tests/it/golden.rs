@@ -10,6 +10,7 @@ use rota_core::snapshot::{self, SNAPSHOT_FORMAT, SnapshotError};
 use rota_core::state::host::Holder;
 use rota_core::{State, invariant};
 use rota_protocol::command::{Command, JobChange, Outcome};
+use rota_protocol::health::{Cause, Finding, HealthReport, Source, Stage, Tending};
 use rota_protocol::job::{AttemptEnd, AttemptState, EndReason, JobState};
 use rota_protocol::plan::{Move, Part, Plan, PromiseBreak, Slot};
 use rota_protocol::queue::{Amounts, Ceiling, QueueSpec};
@@ -235,7 +236,24 @@ fn story() -> Lab {
     });
     let evict_at_ms = Some(4_000_000);
     lab.system(Command::DrainWith { host: HostId(4), reason: "new fans".into(), evict_at_ms });
+    marks(&mut lab);
     lab
+}
+
+/// Something is held against a card, and an operator keeps work off another.
+fn marks(lab: &mut Lab) {
+    let throttled = Finding {
+        uuid: DeviceUuid("GPU-h3-0".into()),
+        cause: Cause::Throttled,
+        source: Source::Nvml,
+        text: "power brake".into(),
+        program: None,
+        trial_ms: 600_000,
+    };
+    let report = HealthReport { findings: vec![throttled], stopping: true };
+    lab.system(Command::Health { host: HostId(4), report });
+    let uuid = DeviceUuid("FPGA-h3-0".into());
+    lab.system(Command::Tend { tending: Tending::Cordon { uuid, reason: "a loud fan".into() } });
 }
 
 /// One job is put out for another, which keeps the room until it starts.
@@ -275,6 +293,9 @@ fn has_something_of_everything(state: &State) {
     assert!(state.demand().counts().count() > 1);
     assert!(!state.history().is_empty());
     assert!(!state.speeds().is_empty());
+    assert!(state.care().marks().any(|(_, mark)| mark.stage == Stage::Degraded));
+    assert!(state.care().marks().any(|(_, mark)| mark.cordon.is_some()));
+    assert!(state.hosts().any(|h| h.care.stopping));
 }
 
 fn part(lab: &Lab, index: u32, host: u64, devices: &[&str]) -> Part {

@@ -8,6 +8,7 @@ mod evict;
 mod explain;
 mod gangs;
 mod golden;
+mod health;
 mod lab;
 mod life;
 mod moves;

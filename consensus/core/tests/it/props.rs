@@ -7,10 +7,11 @@ use proptest::prelude::*;
 use rota_core::state::host::LaunchRecord;
 use rota_core::{Applied, Event, fit, snapshot};
 use rota_protocol::command::{Command, JobChange, Outcome, Proposal};
+use rota_protocol::health::Tending;
 use rota_protocol::job::{Actor, AttemptEnd};
 use rota_protocol::plan::{Move, Refusal};
 use rota_protocol::queue::QueueSpec;
-use rota_protocol::{HostId, JobId, RequestId, Token};
+use rota_protocol::{DeviceUuid, HostId, JobId, RequestId, Token};
 use std::collections::BTreeMap;
 
 /// One step; every law is checked by the lab.
@@ -61,7 +62,7 @@ fn resubmit(lab: &mut Lab, proposal: &Proposal, first: &[Outcome]) {
 fn the_dice_reach_everything() {
     let mut seen = Seen::default();
     let mut draw = 1_u64;
-    for world in 0..200 {
+    for world in 0..260 {
         let mut lab = small_world();
         if world % 2 == 1 {
             fill(&mut lab);
@@ -80,14 +81,16 @@ fn the_dice_reach_everything() {
         "job: pending, running, ending, succeeded, failed, cancelled, time limit, preempted, dependency failed, \
          deadline missed, host lost",
         "attempt: exit 0, exit, signal, lost, fenced, cancelled, preempted, requeued, gang broken, launch failed, \
-         vanished, time limit",
-        "asked: cancel, preempt, gang, drain, move, reclaim, ceiling",
+         vanished, time limit, device fault, program fault",
+        "asked: cancel, preempt, gang, drain, move, reclaim, ceiling, device, program",
+        "stage: degraded, quarantined, on probation, out, cordoned",
         "move: Place, Start, Evict, Promise, Lapse",
         "refusal: NotPending, HostGone, HostDraining, DoesNotFit, ParallelCap, OverCeiling, GangSize, NotEvictable, \
          Reserved, NotYet",
         "now: held, blocked, promised, evicting, paused, gang ends, elastic gang lives, port, share, slice, excess, \
          reservation, drain with a time, evicted, each, launch record",
-        "command: SetQueue, RemoveQueue, Adjust, Reserve, Unreserve, DrainWith, Submit, Cancel, CommitPlan",
+        "command: SetQueue, RemoveQueue, Adjust, Reserve, Unreserve, DrainWith, Submit, Cancel, CommitPlan, Health, \
+         Tend",
     ];
     for line in all {
         let (group, names) = line.split_once(": ").expect("group: names");
@@ -172,6 +175,12 @@ impl Seen {
                 }
             }
         }
+        for (_, mark) in lab.state.care().marks() {
+            self.note("stage", mark.stage);
+            if mark.cordon.is_some() {
+                self.note("stage", "cordoned");
+            }
+        }
         let none = rota_protocol::queue::Amounts::default();
         if lab.state.queues().iter().any(|queue| !queue.held.within(&queue.bound()) && queue.excess != none) {
             self.note("now", "excess");
@@ -204,6 +213,8 @@ impl Seen {
                         AttemptEnd::Requeued { .. } => "requeued",
                         AttemptEnd::GangBroken => "gang broken",
                         AttemptEnd::HostStopped => "host stopped",
+                        AttemptEnd::DeviceFault { .. } => "device fault",
+                        AttemptEnd::ProgramFault { .. } => "program fault",
                     },
                 );
             }
@@ -247,6 +258,11 @@ fn heal(lab: &mut Lab) {
         let facts = lab.facts(host);
         lab.register(host, facts, true);
         lab.system(Command::UndrainHost { host });
+    }
+    let marked: Vec<DeviceUuid> = lab.state.care().marks().map(|(uuid, _)| uuid.clone()).collect();
+    for uuid in marked {
+        let cleared = lab.system(Command::Tend { tending: Tending::Clear { uuid: uuid.clone() } });
+        assert_eq!(cleared, Outcome::Done, "{uuid}");
     }
     // The end of one part asks the others to end: until none is left.
     while let Some(token) = next_live(lab) {
@@ -332,8 +348,10 @@ proptest! {
         prop_assert_eq!(held.unwrap_or_default(), rota_protocol::queue::Amounts::default());
         for job in lab.state.jobs().filter(|job| !job.state.is_terminal()) {
             // What is left asks for what no host here has, or for too many parts of it.
-            let want = |ask| fit::Want { ask, tenant: &job.tenant };
-            let fits = |ask| lab.state.hosts().any(|h| fit::fits(h, &h.used, want(ask), lab.now_ms).is_ok());
+            let want = |ask| fit::Want::of(job, ask);
+            // The dice start nothing on hosts without devices.
+            let hosts = || lab.state.hosts().filter(|host| !host.facts.devices.is_empty());
+            let fits = |ask| hosts().any(|h| fit::fits(h, &h.used, want(ask), lab.now_ms).is_ok());
             let impossible = job.spec.gang.is_some() || !job.spec.asks().any(fits);
             prop_assert!(!job.blocked.is_empty() || impossible, "{job:?}");
         }

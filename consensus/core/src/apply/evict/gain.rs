@@ -85,7 +85,7 @@ impl<'s> Then<'s> {
 
     /// All slots are free once the victims are gone too; gives what the job holds in them.
     fn room(&self, ask: &Ask, slots: &[Slot], going: Going<'_>, now_ms: u64) -> Result<Amounts, Refusal> {
-        let want = Want { ask, tenant: &self.job.tenant };
+        let want = Want::of(self.job, ask);
         let mut used: BTreeMap<HostId, Used> =
             self.hosts.iter().map(|host| (*host, self.used(*host, going))).collect();
         let mut gained = Amounts::default();
@@ -110,7 +110,7 @@ impl<'s> Then<'s> {
             used.subtract(attempt.token, attempt.cpus_milli, attempt.mem_mib, &attempt.devices);
         }
         for (other, ask, slot) in self.spoken_for().filter(|(_, _, slot)| slot.host == id) {
-            fit::take(host, &mut used, Want { ask, tenant: &other.tenant }, &slot.devices, Token(0));
+            fit::take(host, &mut used, Want::of(other, ask), &slot.devices, Token(0));
         }
         used.launching = 0;
         used

@@ -81,7 +81,8 @@ fn may_end(state: &State, one: &Eviction<'_>, victim: &Attempt, now_ms: u64) -> 
         EndReason::Drain => is_drained(state, victim, now_ms),
         // Whether it must be this one shows only in sight of all victims.
         EndReason::Ceiling => true,
-        EndReason::Cancel | EndReason::Gang => false,
+        // Not a planner's reasons.
+        EndReason::Cancel | EndReason::Gang | EndReason::Device | EndReason::Program => false,
     };
     if !allowed {
         return Err(Refusal::NotEvictable);

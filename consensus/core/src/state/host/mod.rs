@@ -1,10 +1,13 @@
 //! Hosts: what they have, what of it is granted, and whether they take work.
 
+mod care;
 mod used;
 
+pub use care::{HostCare, HostFault, LEMON_JOBS_MAX, LEMON_MS, PASSES_PER_BLAME};
 pub use used::{DeviceUse, Holder, Used};
 
 use crate::state::attempt::Attempt;
+use crate::state::care::{Mark, shown};
 use rota_protocol::ask::CARD_MILLI;
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, HostFacts};
 use rota_protocol::limits::HOST_DEVICES_MAX;
@@ -92,6 +95,8 @@ pub struct Host {
     pub used: Used,
     /// Card-milliseconds that ended attempts held here.
     pub gpu_ms: u64,
+    /// What is held against it.
+    pub care: HostCare,
 }
 
 impl Host {
@@ -116,26 +121,38 @@ impl Host {
             launches: LaunchRecord::default(),
             used: Used::default(),
             gpu_ms: 0,
+            care: HostCare::default(),
         }
     }
 
-    /// Whether it takes work at `now_ms`. The first that holds: joining, lost, draining, suspended, up.
+    /// Whether it takes work at `now_ms`. The first that holds: joining, lost, draining, faulty, suspended, shunned,
+    /// up.
     #[must_use]
     pub fn state(&self, now_ms: u64) -> HostState {
         match (self.life, &self.drain) {
             (HostLife::Joining, _) => HostState::Joining,
             (HostLife::Lost, _) => HostState::Lost,
             (HostLife::Up, Some(_)) => HostState::Draining,
+            (HostLife::Up, None) if self.care.fault.is_some() => HostState::Faulty,
             (HostLife::Up, None) if self.suspension(now_ms).is_some() => HostState::Suspended,
+            (HostLife::Up, None) if self.care.is_shunned(now_ms) => HostState::Shunned,
             (HostLife::Up, None) => HostState::Up,
         }
     }
 
-    /// Why it takes no work at `now_ms`, for a person.
+    /// Why it takes no work at `now_ms`, or what else there is to know, for a person.
     #[must_use]
     pub fn reason(&self, now_ms: u64) -> Option<String> {
         match self.state(now_ms) {
-            HostState::Up => None,
+            HostState::Up => {
+                self.care.alert.as_ref().map(|alert| format!("alert, nothing was done: {}", alert.text))
+            }
+            HostState::Faulty => self.care.fault.as_ref().map(|fault| fault.reason.text.clone()),
+            HostState::Shunned => self.care.shunned_until_ms().map(|until_ms| {
+                let (jobs, left_s) =
+                    (self.care.blamed(now_ms), until_ms.saturating_sub(now_ms).div_ceil(1_000));
+                format!("{jobs} jobs failed here that ran well elsewhere; tried again in {left_s} s")
+            }),
             HostState::Joining => Some("has not registered yet".into()),
             HostState::Lost => Some("its lease expired".into()),
             HostState::Draining => self.drain.clone(),
@@ -248,6 +265,11 @@ impl HostTable {
         self.map.get_mut(&id).map(Arc::make_mut)
     }
 
+    /// The host to be changed, if it is so: an untouched row stays shared.
+    pub(crate) fn get_mut_if(&mut self, id: HostId, is: impl FnOnce(&Host) -> bool) -> Option<&mut Host> {
+        self.map.get_mut(&id).filter(|host| is(host)).map(Arc::make_mut)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Host> {
         self.map.values().map(|h| &**h)
     }
@@ -287,6 +309,24 @@ impl HostTable {
     /// The host that lists a device.
     pub(crate) fn owner(&self, uuid: &DeviceUuid) -> Option<HostId> {
         self.owner.get(uuid).copied()
+    }
+
+    /// Brings a device's row in line with what is held against it; true if that changed it.
+    pub(crate) fn remark(&mut self, id: HostId, uuid: &DeviceUuid, mark: Option<&Mark>) -> bool {
+        let Some(host) = self.map.get(&id) else {
+            return false;
+        };
+        let Ok(at) = host.facts.devices.binary_search_by(|d| d.uuid.cmp(uuid)) else {
+            return false;
+        };
+        let health = shown(&host.facts.devices[at].health, mark);
+        if host.facts.devices[at].health == health {
+            return false;
+        }
+        if let Some(host) = self.get_mut(id) {
+            Arc::make_mut(&mut host.facts).devices[at].health = health;
+        }
+        true
     }
 
     /// Takes new facts of a host and keeps the index of owners.

@@ -3,10 +3,12 @@
 
 mod parts;
 mod table;
+mod toll;
 mod waits;
 
 pub use parts::{Avoid, ClassKey, GangOver, Promise};
 pub(crate) use table::JobTable;
+pub use toll::{HOST_DEATHS_MAX, Toll};
 pub use waits::WaitCause;
 
 use crate::state::attempt::EndedAttempt;
@@ -125,6 +127,8 @@ pub struct Job {
     /// When it began to wait for something else than before: log time and cause, newest last. Without the first
     /// cause, see [`Self::waits`].
     pub(crate) turns: Rare<VecDeque<(u64, WaitCause)>>,
+    /// Hosts that were lost under it.
+    pub(crate) toll: Toll,
 }
 
 impl Job {
@@ -169,6 +173,7 @@ impl Job {
             pauses: 0,
             predicted_ms: None,
             turns: Rare::default(),
+            toll: Toll::default(),
         }
     }
 
