@@ -4,11 +4,13 @@
 
 mod engine;
 mod product;
+mod published;
 mod report;
 mod trace;
 
 pub use engine::{Compact, Engine};
 pub use product::Product;
+pub use published::{Compared, Published, TOLERANCE, chi_square};
 pub use report::{OpenbReport, Point, SeedReport};
 pub use trace::{Node, Trace, TraceError};
 

@@ -1,13 +1,16 @@
 //! What a replay measures: the published curves of allocated and fragment GPUs over arrived demand, and what decisions
 //! cost.
 
-use super::{OpenbConfig, Trace};
+use super::{Compared, OpenbConfig, Published, Trace};
+use rota_core::placement::score::Policy;
 use serde::Serialize;
 use std::time::Duration;
 
 /// What is expected of the figures of all seeds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OpenbReport {
+    /// The pod list, by the name of its file.
+    pub workload: String,
     /// The policy by name.
     pub policy: String,
     /// What placed: `production`, the scheduler itself, or `reference`, the compact engine with published ties.
@@ -20,6 +23,9 @@ pub struct OpenbReport {
     pub allocated_at_100: f64,
     /// Standard deviation of it between seeds; 0 for one seed.
     pub sd: f64,
+    /// The published cell, if a table was given that has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub published: Option<Compared>,
     /// Each seed.
     pub per_seed: Vec<SeedReport>,
     /// Mean curves of the seeds, by whole percent arrived.
@@ -75,12 +81,14 @@ impl OpenbReport {
         let sd = if per_seed.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 };
         let (decision_us_p50, decision_us_p99) = timings.percentiles_us();
         Self {
+            workload: config.pods.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
             policy: config.policy.to_string(),
             engine: if config.reference { "reference" } else { "production" }.to_owned(),
             online: config.online,
             threads: pace.0,
             allocated_at_100: mean,
             sd,
+            published: None,
             curve: mean_curve(&per_seed),
             seconds: pace.1.as_secs_f64(),
             placements: per_seed.iter().map(|seed| seed.placed).sum(),
@@ -88,6 +96,14 @@ impl OpenbReport {
             decision_us_p99,
             per_seed,
         }
+    }
+
+    /// Puts the published cell beside it, if there is one.
+    #[must_use]
+    pub fn beside(mut self, table: &Published, policy: Policy) -> Self {
+        let ours: Vec<f64> = self.per_seed.iter().map(|seed| seed.allocated_at_100).collect();
+        self.published = table.compare(&self.workload, policy, &ours);
+        self
     }
 }
 

@@ -42,9 +42,9 @@ pub struct OpenbArgs {
     /// The node list: sn, cpu_milli, memory_mib, gpu, model
     #[arg(long, value_name = "FILE")]
     pub nodes: PathBuf,
-    /// The pod list: name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec
-    #[arg(long, value_name = "FILE")]
-    pub pods: PathBuf,
+    /// The pod lists: name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub pods: Vec<PathBuf>,
     /// How hosts are compared: rota on the production scheduler, fgd, bestfit, packing, clustering, dotprod and random
     /// on the reference engine with the tie rule of their publication
     #[arg(long, value_name = "POLICY,..", value_delimiter = ',', default_value = "rota", value_parser = openb_policy)]
@@ -58,6 +58,9 @@ pub struct OpenbArgs {
     /// Rota too on the reference engine
     #[arg(long)]
     pub reference: bool,
+    /// The published results, a line for each run: workload, sc_policy, and a column for each percent arrived
+    #[arg(long, value_name = "FILE")]
+    pub published: Option<PathBuf>,
     /// Seeds that run side by side; times of decisions are right only for one
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_024))]
     pub threads: u16,

@@ -2,6 +2,7 @@
 //! cluster is asked. The work is done by `rota_sim`; here are the arguments, the tables and the charts.
 
 mod args;
+mod openb;
 mod replay;
 mod show;
 mod traces;
@@ -56,7 +57,7 @@ impl SimArgs {
 /// A file cannot be used, the picture cannot be written, or standard output is closed.
 pub fn sim(args: &SimArgs) -> Result<u8, Failure> {
     match &args.kind {
-        SimKind::Openb(args) => traces::openb(args)?.print(&args.show),
+        SimKind::Openb(args) => openb::run(args)?.print(&args.show),
         SimKind::Swf(args) => traces::swf(args)?.print(&args.show),
         SimKind::Gavel(args) => traces::gavel(args)?.print(&args.show),
         SimKind::Shockwave(args) => traces::shockwave(args)?.print(&args.show),

@@ -1,13 +1,10 @@
-//! `rota sim openb|swf|gavel|shockwave`: published experiments, one run for each policy (and rate, or size) named.
+//! `rota sim swf|gavel|shockwave`: published experiments, one run for each policy (and rate, or size) named.
 
 use super::show::{Progress, Shown, line};
-use super::{GavelArgs, OpenbArgs, ShockwaveArgs, SwfArgs, unusable};
+use super::{GavelArgs, ShockwaveArgs, SwfArgs, unusable};
 use crate::cli::failure::Failure;
 use crate::table::Table;
-use rota_core::placement::score::Policy;
-use rota_sim::chart::Series;
 use rota_sim::gavel::{self, GavelConfig, GavelError, GavelReport};
-use rota_sim::openb::{self, OpenbConfig, OpenbError, OpenbReport, Pace, SeedReport};
 use rota_sim::shockwave::{self, ShockwaveConfig, ShockwaveReport};
 use rota_sim::swf::log::{Log, LogError};
 use rota_sim::swf::outcome::SwfReport;
@@ -15,104 +12,8 @@ use rota_sim::swf::{self, SwfError};
 use rota_sim::threads;
 use serde::Serialize;
 
-/// Demand that arrives in `openb`, in percent of the GPUs, as published.
-const TUNE_PERCENT: u64 = 130;
 /// The measured jobs of `gavel`, as published.
 const WINDOW: (u64, u64) = (4_000, 5_000);
-
-/// Runs `rota sim openb`.
-pub(super) fn openb(args: &OpenbArgs) -> Result<Shown, Failure> {
-    let seeds = (args.seeds.last - args.seeds.first + 1) as usize;
-    let progress = Progress::new(seeds * args.policy.len());
-    let mut reports = Vec::new();
-    for policy in &args.policy {
-        let config = OpenbConfig {
-            nodes: args.nodes.clone(),
-            pods: args.pods.clone(),
-            policy: *policy,
-            seeds: args.seeds.first..=args.seeds.last,
-            online: args.online,
-            reference: args.reference || *policy != Policy::Rota,
-            tune_percent: TUNE_PERCENT,
-        };
-        let done = |seed: u64| progress.step(&format!("openb {policy} seed {seed}"));
-        let pace = Pace { threads: usize::from(args.threads), done: &done };
-        reports.push(openb::run_at(&config, &pace).map_err(openb_failure)?);
-    }
-    let mut shown = Shown::of(&reports)?.table(openb_table(&reports));
-    if let [report] = reports.as_slice() {
-        shown = shown.table(seed_table(&report.per_seed));
-    }
-    let title = "GPUs allocated as demand arrives";
-    let (x, y) = ("GPU demand that has arrived, % of the cluster", "GPUs, % of the cluster");
-    shown = shown.chart(title, x, y, openb_lines(&reports));
-    Ok(if reports.iter().any(|report| report.threads > 1) {
-        shown.note("seeds ran side by side: times of decisions are those of a shared machine")
-    } else {
-        shown
-    })
-}
-
-fn openb_failure(error: OpenbError) -> Failure {
-    match error {
-        OpenbError::Cluster(error) => Failure::other(error),
-        wrong => unusable(wrong),
-    }
-}
-
-fn openb_table(reports: &[OpenbReport]) -> Table {
-    let mut table = Table::new(&[
-        "POLICY",
-        "ENGINE",
-        "ALLOCATED AT 100%>",
-        "SD>",
-        "PLACED>",
-        "DECISION P50>",
-        "P99>",
-        "TOOK>",
-    ]);
-    for report in reports {
-        table.row([
-            report.policy.clone(),
-            report.engine.clone(),
-            format!("{:.2}%", report.allocated_at_100),
-            format!("{:.2}", report.sd),
-            report.placements.to_string(),
-            format!("{:.1} us", report.decision_us_p50),
-            format!("{:.1} us", report.decision_us_p99),
-            format!("{:.1} s", report.seconds),
-        ]);
-    }
-    table
-}
-
-fn seed_table(seeds: &[SeedReport]) -> Table {
-    let mut table = Table::new(&["SEED>", "ALLOCATED AT 100%>", "PLACED>", "DROPPED>"]);
-    for seed in seeds {
-        table.row([
-            seed.seed.to_string(),
-            format!("{:.2}%", seed.allocated_at_100),
-            seed.placed.to_string(),
-            seed.dropped.to_string(),
-        ]);
-    }
-    table
-}
-
-fn openb_lines(reports: &[OpenbReport]) -> Vec<Series> {
-    let mut lines: Vec<Series> = reports
-        .iter()
-        .map(|report| {
-            let points = report.curve.iter().map(|point| (point.arrived as f64, point.allocated));
-            line(format!("{} allocated", report.policy), points)
-        })
-        .collect();
-    if let [report] = reports {
-        let points = report.curve.iter().map(|point| (point.arrived as f64, point.fragment));
-        lines.push(line("in fragments", points));
-    }
-    lines
-}
 
 /// Runs `rota sim swf`.
 pub(super) fn swf(args: &SwfArgs) -> Result<Shown, Failure> {
