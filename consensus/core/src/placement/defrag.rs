@@ -33,7 +33,9 @@ impl<'p> Round<'p> {
             return false;
         };
         let gained_ms = at_ms.saturating_sub(self.now_ms);
-        if !self.config.evicts || gained_ms < WAIT_MS_MIN || !self.may_search_again() {
+        // One that is lost in this round is made anew first: to bind it again would free what it holds off others.
+        let holds = self.guards.holds(job.id);
+        if !self.config.evicts || !holds || gained_ms < WAIT_MS_MIN || !self.may_search_again() {
             return false;
         }
         // Its own promise is not in its way.

@@ -65,8 +65,7 @@ impl<'p> Round<'p> {
 
     /// Finds seats by the gang's layout.
     fn seat(&mut self, job: &Arc<Job>, ask: &Ask, most: usize, seats: &mut Seats) {
-        let promise = job.promise.as_ref().filter(|promise| promise.evicting);
-        if promise.is_some() {
+        if self.guards.owns(job.id) {
             self.seat_one_by_one(job, ask, most, seats, &|_, _| true);
             return;
         }

@@ -149,11 +149,8 @@ impl Guards {
 
     /// What stands in the way of a job's promise will still be there when it falls due.
     pub(super) fn is_lost(&self, ground: &Ground, job: JobId) -> bool {
-        let guard = self.bound(job).map(|guard| &self.list[guard]);
-        guard.is_some_and(|guard| {
-            let overfull = |(at, used): (&usize, &Used)| !super::post::fits_on(ground, *at, used);
-            guard.later.iter().any(overfull)
-        })
+        let overfull = |(at, used): (&usize, &Used)| !super::post::fits_on(ground, *at, used);
+        self.bound(job).is_some_and(|guard| self.list[guard].later.iter().any(overfull))
     }
 
     /// The row of a job's promise; those that bind no more have no sites left.
@@ -161,9 +158,14 @@ impl Guards {
         self.list.iter().rposition(|guard| guard.job.id == job && !guard.later.is_empty())
     }
 
-    /// A promise of the job binds the round.
-    pub(super) fn binds(&self, job: JobId) -> bool {
-        self.bound(job).is_some()
+    /// A promise of the job binds the round, and nothing has come before it.
+    pub(super) fn holds(&self, job: JobId) -> bool {
+        self.bound(job).is_some_and(|guard| !self.list[guard].outranked)
+    }
+
+    /// So it does, and its slots are the job's own: they were evicted for it.
+    pub(super) fn owns(&self, job: JobId) -> bool {
+        self.holds(job) && self.bound(job).is_some_and(|guard| self.list[guard].evicting)
     }
 
     /// The promise of a job binds no more.
@@ -238,10 +240,7 @@ impl Guards {
         mut eligible: Vec<&'h DeviceFacts>,
     ) -> Vec<&'h DeviceFacts> {
         let host = &ground.sites[at].row.host;
-        for guard in self.binding(at, job, ends_ms) {
-            let Some(used) = guard.later.get(&at) else {
-                continue;
-            };
+        for used in self.binding(at, job, ends_ms).filter_map(|guard| guard.later.get(&at)) {
             let later = fit::fits(host, used, want, self.now_ms).unwrap_or_default();
             eligible.retain(|d| later.iter().any(|other| other.uuid == d.uuid));
         }
@@ -258,15 +257,15 @@ impl Guards {
         let host = &ground.sites[at].row.host;
         for number in self.by_site.get(&at).into_iter().flatten() {
             let guard = &mut self.list[*number];
-            if !guard.outranked && one.ends_ms > guard.at_ms && outranks(job, &guard.job) {
+            let Some(used) = guard.later.get_mut(&at).filter(|_| one.ends_ms > guard.at_ms) else {
+                continue;
+            };
+            fit::take(host, used, want, &one.devices, one.token);
+            used.launching = 0;
+            // What fits beside a promise takes nothing from it.
+            if !guard.outranked && outranks(job, &guard.job) && !super::post::fits_on(ground, at, used) {
                 guard.outranked = true;
                 one.over.push(*number);
-            }
-            if one.ends_ms > guard.at_ms
-                && let Some(used) = guard.later.get_mut(&at)
-            {
-                fit::take(host, used, want, &one.devices, one.token);
-                used.launching = 0;
             }
         }
         self.placed.entry(at).or_default().push(one);

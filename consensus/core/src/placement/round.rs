@@ -126,8 +126,9 @@ impl<'p> Round<'p> {
         self.order();
         debug_assert_eq!(post::placements(self), Vec::<String>::new());
         debug_assert_eq!(post::evictions(self), Vec::<String>::new());
-        // A promise that something has come before is given up, with the cause, by the next round: `keep_promises`.
+        debug_assert_eq!(post::promises(&self.guards, self.ground), Vec::<String>::new());
         self.promise_to_the_oldest();
+        debug_assert_eq!(post::promises(&self.guards, self.ground), Vec::<String>::new());
     }
 
     /// The plan, and the first time at which a round over the same view would differ.

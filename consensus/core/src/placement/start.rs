@@ -152,8 +152,7 @@ impl Round<'_> {
 
     /// The slot that is the job's own because attempts were ended for it, once it is free.
     fn own_slot(&self, job: &Job, ask: &Ask) -> Option<(usize, Vec<DeviceUuid>)> {
-        // A promise that is lost to another one, or kept already, gives no right to its slots.
-        let promise = job.promise.as_ref().filter(|promise| promise.evicting && self.guards.binds(job.id))?;
+        let promise = job.promise.as_ref().filter(|_| self.guards.owns(job.id))?;
         if job.spec.ask_at(promise.choice) != Some(ask) {
             return None;
         }
