@@ -127,7 +127,16 @@ impl Planner {
         if round.look.is_none() {
             round.look_at(job);
         }
-        round.look.unwrap_or_default()
+        let mut look = round.look.unwrap_or_default();
+        let mut starts = |other: &Arc<Job>| {
+            let view = view.with(other);
+            let mut round = Round::new(&view, config, &mut self.ground, now_ms);
+            round.run();
+            round.has_started(other.id)
+        };
+        look.smaller = look.smaller.take().filter(|smaller| starts(&nearer::with_ask(job, smaller)));
+        look.shorter_limit_ms = look.shorter_limit_ms.filter(|ms| starts(&nearer::with_limit(job, *ms)));
+        look
     }
 }
 

@@ -1,11 +1,13 @@
 //! What would have to change for a job to start right now: fewer parts, a smaller ask, a shorter limit. Every answer
-//! was put to the round's own filters; nothing is estimated.
+//! was put to the round's own filters, and then to a round of its own in which the job asks for no more: its turn may be
+//! another one, with other jobs before it. Nothing is estimated.
 
 use super::look::Verdict;
 use super::promise::Placed;
 use super::round::{Round, at_least};
 use crate::fit::{self, Misfit, Want};
 use crate::state::job::Job;
+use crate::state::ordinals::Ordinals;
 use crate::state::queue::OverCeiling;
 use rota_protocol::ask::{Ask, CARD_MILLI};
 use rota_protocol::device::DeviceKind;
@@ -192,8 +194,19 @@ impl<'p> Round<'p> {
     }
 }
 
-fn with_limit(job: &Job, limit_ms: u64) -> Arc<Job> {
-    let mut other = job.clone();
+/// The job as one that asks for so much instead.
+pub(super) fn with_ask(job: &Job, smaller: &Smaller) -> Arc<Job> {
+    let mut other = Job { promise: None, ..job.clone() };
+    Arc::make_mut(&mut other.spec).ask_only(smaller.ask.clone(), smaller.parts);
+    if smaller.parts.is_some() {
+        other.pending = Ordinals::full(other.spec.tasks());
+    }
+    Arc::new(other)
+}
+
+/// The job as one with another time limit.
+pub(super) fn with_limit(job: &Job, limit_ms: u64) -> Arc<Job> {
+    let mut other = Job { promise: None, ..job.clone() };
     Arc::make_mut(&mut other.spec).limit(limit_ms);
     Arc::new(other)
 }

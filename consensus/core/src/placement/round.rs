@@ -136,6 +136,15 @@ impl<'p> Round<'p> {
         (Plan { seen_index: self.view.index, moves: self.moves }, self.wake_ms.get())
     }
 
+    /// A move starts the job, or some of it.
+    pub(super) fn has_started(&self, id: JobId) -> bool {
+        self.moves.iter().any(|one| match one {
+            Move::Place { task, .. } => task.job == id,
+            Move::Start { job, .. } => *job == id,
+            _ => false,
+        })
+    }
+
     /// From `at_ms` on something is different, if that lies ahead.
     pub(super) fn wake_at(&self, at_ms: u64) {
         if at_ms > self.now_ms {

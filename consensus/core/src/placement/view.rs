@@ -113,6 +113,26 @@ impl View {
         Self { classes: classes.collect(), ..self.clone() }
     }
 
+    /// The same with `other` in the place of the job of that number, as if it had been submitted so.
+    #[must_use]
+    pub(super) fn with(&self, other: &Arc<Job>) -> Self {
+        let mut view = self.clone();
+        for class in &mut view.classes {
+            class.retain(|job| job.id != other.id);
+        }
+        view.classes.retain(|class| !class.is_empty());
+        view.promised.retain(|job| job.id != other.id);
+        let key = other.class();
+        match view.classes.iter_mut().find(|class| class[0].class() == key) {
+            Some(class) => {
+                let at = class.partition_point(|job| job.place() < other.place());
+                class.insert(at, Arc::clone(other));
+            }
+            None => view.classes.push(vec![Arc::clone(other)]),
+        }
+        view
+    }
+
     /// Where a host stands among the hosts.
     #[must_use]
     pub fn host_at(&self, id: HostId) -> Option<usize> {

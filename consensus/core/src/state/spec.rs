@@ -3,6 +3,7 @@
 //!
 //! What this is not: no format. Snapshots have the [`JobSpec`] itself.
 
+use rota_protocol::ask::Ask;
 use rota_protocol::job::JobSpec;
 use serde::{Deserialize, Serialize, Serializer};
 use std::ops::Deref;
@@ -39,6 +40,14 @@ impl Spec {
     /// Sets the time limit, in ms: for jobs that are only imagined.
     pub(crate) fn limit(&mut self, time_limit_ms: u64) {
         self.rest.time_limit_ms = Some(time_limit_ms);
+    }
+
+    /// Sets what each task asks and, of a gang, how many parts: for jobs that are only imagined.
+    pub(crate) fn ask_only(&mut self, ask: Ask, parts: Option<u32>) {
+        (self.rest.ask, self.rest.alternatives) = (ask, Vec::new());
+        if let (Some(parts), Some(gang)) = (parts, &mut self.rest.gang) {
+            (gang.min, gang.max) = (parts, parts);
+        }
     }
 }
 
@@ -87,7 +96,6 @@ impl Serialize for Spec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rota_protocol::ask::Ask;
     use rota_protocol::container::ContainerSpec;
     use rota_protocol::job::ArraySpec;
     use rota_protocol::work::{Dependency, GangSpec, Layout, Warning};
