@@ -104,6 +104,9 @@ pub enum LabError {
     /// The scheduler refused what a bench in virtual time must be able to do.
     #[error(transparent)]
     Virtual(#[from] rota_sim::cluster::ClusterError),
+    /// Two replicas differ.
+    #[error(transparent)]
+    Replicas(rota_sim::bench::replicas::ReplicaError),
 }
 
 fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> LabError {

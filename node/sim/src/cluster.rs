@@ -49,7 +49,12 @@ pub struct Cluster {
     /// How rounds are planned.
     pub config: PlanConfig,
     now_ms: u64,
+    /// What was applied and not yet taken, if that is recorded.
+    recorded: Option<Vec<Recorded>>,
 }
+
+/// An entry with its index, and the hash of the state after it.
+pub type Recorded = (u64, Entry, u64);
 
 impl Cluster {
     /// A cluster of such hosts, all up, host `n` of the list with number `n + 2`.
@@ -57,8 +62,24 @@ impl Cluster {
     /// # Errors
     /// A host that the scheduler does not take.
     pub fn new(hosts: &[HostKind], config: PlanConfig) -> Result<Self, ClusterError> {
-        let mut cluster =
-            Self { state: State::new(), planner: Planner::default(), config, now_ms: 1_000_000_000 };
+        Self::founded(hosts, config, None)
+    }
+
+    /// The same, with every entry kept until it is taken.
+    ///
+    /// # Errors
+    /// A host that the scheduler does not take.
+    pub fn recording(hosts: &[HostKind], config: PlanConfig) -> Result<Self, ClusterError> {
+        Self::founded(hosts, config, Some(Vec::new()))
+    }
+
+    fn founded(
+        hosts: &[HostKind],
+        config: PlanConfig,
+        recorded: Option<Vec<Recorded>>,
+    ) -> Result<Self, ClusterError> {
+        let (state, planner) = (State::new(), Planner::default());
+        let mut cluster = Self { state, planner, config, now_ms: 1_000_000_000, recorded };
         cluster.system(Command::CreateCluster {
             cluster: ClusterId(1),
             name: "replay".into(),
@@ -100,6 +121,11 @@ impl Cluster {
     /// The state, to be prepared before a replay begins.
     pub fn state_mut(&mut self) -> &mut State {
         &mut self.state
+    }
+
+    /// What was applied since the last time, if it is recorded.
+    pub fn take_recorded(&mut self) -> Vec<Recorded> {
+        self.recorded.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// The clock, ms.
@@ -199,6 +225,9 @@ impl Cluster {
         let proposals = vec![Proposal { request: RequestId::NONE, actor, command }];
         let entry = Entry { format: LOG_FORMAT, at_ms: self.now_ms, proposals };
         let applied = self.state.apply(self.state.applied_index() + 1, &entry);
+        if let Some(recorded) = &mut self.recorded {
+            recorded.push((self.state.applied_index(), entry, self.state.rolling_hash()));
+        }
         match applied.outcomes.into_iter().next() {
             Some(Outcome::Refused(error)) => Err(ClusterError::Refused(error)),
             Some(outcome) => Ok(outcome),

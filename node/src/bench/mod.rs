@@ -32,6 +32,7 @@ pub async fn run(args: BenchArgs) -> Result<(), LabError> {
         BenchKind::Plan(args) => (args.json, planner::plan(&args)?),
         BenchKind::Reclaim(args) => (args.json, planner::reclaim(&args)?),
         BenchKind::Admit(args) => (args.json, planner::admit(&args)?),
+        BenchKind::Replicas(args) => (args.json, planner::replicas(&args)?),
     };
     figures.print(json);
     Ok(())

@@ -1,10 +1,10 @@
-//! `rota bench plan|reclaim|admit`: the planner's own time on a cluster in memory, without processes and network. What
+//! `rota bench plan|reclaim|admit|replicas`: the planner's own time, and whether all replicas plan alike, on a cluster in memory, without processes and network. What
 //! is built and timed stands in `rota_sim::bench`; here are the arguments and the names of the figures.
 
 use super::figures::Figures;
 use crate::lab::LabError;
 use clap::Args;
-use rota_sim::bench::{admit, plan, reclaim};
+use rota_sim::bench::{admit, plan, reclaim, replicas};
 use serde::Serialize;
 
 /// Rounds with one event each.
@@ -60,6 +60,23 @@ pub struct AdmitArgs {
     pub json: bool,
 }
 
+/// `rota bench replicas`
+#[derive(Debug, Args)]
+pub struct ReplicasArgs {
+    /// Hosts of eight cards
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub hosts: u32,
+    /// Rounds with some events each
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    pub rounds: u32,
+    /// What the events are drawn from
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Figures as one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Runs `rota bench plan`.
 ///
 /// # Errors
@@ -91,6 +108,16 @@ pub fn reclaim(args: &ReclaimArgs) -> Result<Figures, LabError> {
 /// The scheduler refused what the bench must be able to do.
 pub fn admit(args: &AdmitArgs) -> Result<Figures, LabError> {
     figures(&admit::run(args.jobs as usize, args.queues as usize)?)
+}
+
+/// Runs `rota bench replicas`.
+///
+/// # Errors
+/// Two replicas differ, or the scheduler refused what the check must be able to do.
+pub fn replicas(args: &ReplicasArgs) -> Result<Figures, LabError> {
+    let (hosts, rounds) = (args.hosts as usize, args.rounds as usize);
+    let check = replicas::ReplicaCheck { hosts, rounds, seed: args.seed };
+    figures(&replicas::run(&check).map_err(LabError::Replicas)?)
 }
 
 fn figures(report: &impl Serialize) -> Result<Figures, LabError> {

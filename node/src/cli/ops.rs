@@ -164,6 +164,8 @@ pub enum BenchKind {
     Reclaim(planner::ReclaimArgs),
     /// How long it takes until many jobs of many queues have started, in memory
     Admit(planner::AdmitArgs),
+    /// Whether all replicas plan alike and hold the same state, bit for bit, in memory
+    Replicas(planner::ReplicasArgs),
 }
 
 /// `rota bench submit`

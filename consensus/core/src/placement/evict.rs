@@ -6,7 +6,7 @@ use super::promise::located;
 use super::round::{Round, at_least};
 use super::victims::Offer;
 use crate::apply::{EVICTED_PER_GAINED_MAX, PREEMPT_GAP};
-use crate::fit::Want;
+use crate::fit::{self, Want};
 use crate::state::attempt::Attempt;
 use crate::state::job::Job;
 use crate::state::queue::Queue;
@@ -14,7 +14,8 @@ use rota_protocol::ask::Ask;
 use rota_protocol::job::{AttemptState, EndReason};
 use rota_protocol::plan::{Move, Slot};
 use rota_protocol::queue::{Amounts, Excess, QueueId};
-use rota_protocol::{JobId, Token};
+use rota_protocol::work::Layout;
+use rota_protocol::{HostId, JobId, Token};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +24,9 @@ use std::sync::Arc;
 const SEARCHES_MAX: usize = 16;
 /// Parts of one gang for which one host is searched.
 const PARTS_PER_HOST_MAX: usize = 16;
+
+/// A rack, or a host: where parts lie together.
+type Together<'r> = (Option<&'r String>, Option<HostId>);
 
 impl<'p> Round<'p> {
     /// Asks for the end of others so that the job finds room; false if there is no such plan.
@@ -161,7 +165,31 @@ impl<'p> Round<'p> {
             offers.extend(self.offers(at, job, want, reason, parts.min(PARTS_PER_HOST_MAX)));
         }
         offers.sort_by_key(|offer| (offer.cost, offer.order, offer.slot.host));
-        self.pick_offers(job, ask, reason, parts, offers)
+        // Parts that must lie together are seated in one such place; the one with the cheapest offer is tried first.
+        let mut places: Vec<(Together<'_>, Vec<Offer>)> = Vec::new();
+        for offer in offers {
+            let place = self.together(job.spec.layout, offer.slot.host);
+            match places.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, of_place)) => of_place.push(offer),
+                None => places.push((place, vec![offer])),
+            }
+        }
+        places.into_iter().find_map(|(_, offers)| self.pick_offers(job, ask, reason, parts, offers))
+    }
+
+    /// Hosts that are equal in this are near enough to each other for a layout.
+    fn together(&self, layout: Layout, host: HostId) -> Together<'_> {
+        match layout {
+            Layout::Any | Layout::Pack | Layout::Spread | Layout::SameIsland => (None, None),
+            Layout::SameHost => (None, Some(host)),
+            Layout::SameRack => {
+                let labels = self.view.host_at(host).map(|at| &self.view.hosts[at].host.facts.labels);
+                // Hosts that say nothing of their rack share none.
+                labels
+                    .and_then(|labels| labels.get(fit::RACK_LABEL))
+                    .map_or((None, Some(host)), |rack| (Some(rack), None))
+            }
+        }
     }
 
     /// Takes the cheapest offers that together seat the job, keep every rule, and do not cost more than they gain.
@@ -182,7 +210,7 @@ impl<'p> Round<'p> {
         let mut lost: BTreeMap<QueueId, Amounts> = BTreeMap::new();
         let mut victims: BTreeSet<Token> = BTreeSet::new();
         let mut slots = Vec::new();
-        let mut next_of_host: BTreeMap<rota_protocol::HostId, usize> = BTreeMap::new();
+        let mut next_of_host: BTreeMap<HostId, usize> = BTreeMap::new();
         for offer in offers {
             if slots.len() == parts {
                 break;

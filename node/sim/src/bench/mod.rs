@@ -1,9 +1,10 @@
 //! How long the planner takes: rounds at a given scale (`plan`), taking back what a queue is owed (`reclaim`), and
-//! getting many jobs of many queues admitted (`admit`). Wall time of this machine, on the production scheduler.
+//! getting many jobs of many queues admitted (`admit`); and whether all replicas plan alike (`replicas`). Wall time of this machine, on the production scheduler.
 
 pub mod admit;
 pub mod plan;
 pub mod reclaim;
+pub mod replicas;
 
 use serde::Serialize;
 use std::time::Duration;
