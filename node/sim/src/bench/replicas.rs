@@ -289,9 +289,9 @@ mod tests {
     /// P8 at a tenth of the scale that `rota bench replicas` has by default.
     #[test]
     fn a_thousand_hosts_are_planned_alike_by_all() {
-        let report = run(&ReplicaCheck { hosts: 1_000, rounds: 24, seed: 1 }).expect("all equal");
-        assert_eq!(report.plans_compared, 24 * 2 + 12, "{report:?}");
-        assert!(report.plans_with_moves > 20 && report.moves > 1_000, "{report:?}");
+        let report = run(&ReplicaCheck { hosts: 1_000, rounds: 8, seed: 1 }).expect("all equal");
+        assert_eq!(report.plans_compared, 8 * 2 + 4, "{report:?}");
+        assert!(report.plans_with_moves > 6 && report.moves > 500, "{report:?}");
     }
 
     #[test]
