@@ -148,8 +148,9 @@ impl Demand {
 fn common(merged: &BTreeMap<Shape, u64>) -> Vec<(Shape, u32)> {
     let total: u128 = merged.values().map(|count| u128::from(*count)).sum();
     let mut sorted: Vec<(Shape, u64)> = merged.iter().map(|(shape, count)| (*shape, *count)).collect();
-    // The sort is stable and the map is ordered by shape.
-    sorted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    // As published: of equally common ones the larger asks first. Where the list is cut that decides which are in it.
+    let larger = |shape: &Shape| (shape.cpus_milli, shape.card_milli, shape.cards, shape.models);
+    sorted.sort_by_key(|(shape, count)| std::cmp::Reverse((*count, larger(shape))));
     let mut levels = BTreeSet::new();
     let mut chosen = Vec::new();
     let mut covered: u128 = 0;
