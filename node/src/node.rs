@@ -16,7 +16,8 @@ use rota_consensus::Consensus;
 use rota_core::state::host::HostLife;
 use rota_protocol::device::{DeviceReading, HostFacts};
 use rota_protocol::gossip::StatusDigest;
-use rota_protocol::ids::{BootId, ClusterId, DeviceUuid, HostId, LeaseEpoch};
+use rota_protocol::ids::{BootId, ClusterId, DeviceUuid, HostId, LeaseEpoch, Token};
+use rota_protocol::job::AttemptEnd;
 use rota_protocol::view::DoctorRow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -192,6 +193,13 @@ impl Node {
     #[must_use]
     pub fn suspected(&self) -> BTreeSet<HostId> {
         self.lease_book().suspected(clock::boottime_ms()).into_iter().collect()
+    }
+
+    /// How an attempt ended, given how its process did: what is known of its devices may explain it.
+    #[must_use]
+    pub fn end_of(&self, token: Token, end: AttemptEnd) -> AttemptEnd {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        faults.end_of(token, end, clock::boottime_ms())
     }
 
     /// The first of these devices that does not answer as it should just now, and why.

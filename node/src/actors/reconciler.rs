@@ -5,6 +5,7 @@
 
 use super::{attempt, stains};
 use crate::io::clock;
+use crate::logic::attempts::{end_word, never_ran};
 use crate::logic::cards::{Cards, Gate};
 use crate::logic::env::{Share, TaskEnv, task_env};
 use crate::logic::gang;
@@ -138,9 +139,7 @@ fn took_note(state: &mut State, note: ShimNote) {
         ShimNote::Ended { record } => ended(state, record),
         ShimNote::LaunchFailed { token, reason } => {
             metrics::counter!(crate::meters::LAUNCHES_FAILED).increment(1);
-            let end = AttemptEnd::LaunchFailed { reason };
-            let (ran_ms, dropped_bytes, stdout_bytes, stderr_bytes) = (0, 0, 0, 0);
-            ended(state, ExitRecord { token, end, ran_ms, dropped_bytes, stdout_bytes, stderr_bytes });
+            ended(state, never_ran(token, AttemptEnd::LaunchFailed { reason }));
         }
         ShimNote::Stuck { token, left } => stains::stuck(&state.node, &state.cards, token, left),
         ShimNote::EpilogFailed { token, reason } => {
@@ -150,10 +149,7 @@ fn took_note(state: &mut State, note: ShimNote) {
 }
 
 fn ended(state: &mut State, mut record: ExitRecord) {
-    {
-        let mut faults = state.node.faults.lock().unwrap_or_else(PoisonError::into_inner);
-        record.end = faults.end_of(record.token, record.end, clock::boottime_ms());
-    }
+    record.end = state.node.end_of(record.token, record.end);
     let local =
         state.local.entry(record.token).or_insert(Local { state: LocalState::Launching, end_asked: None });
     if matches!(local.state, LocalState::Ended(_)) {
@@ -161,8 +157,7 @@ fn ended(state: &mut State, mut record: ExitRecord) {
     }
     state.cards.left(record.token);
     stains::gone(&state.node, record.token);
-    metrics::counter!(crate::meters::ATTEMPTS_ENDED, "end" => crate::logic::attempts::end_word(&record.end))
-        .increment(1);
+    metrics::counter!(crate::meters::ATTEMPTS_ENDED, "end" => end_word(&record.end)).increment(1);
     metrics::counter!(crate::meters::OUTPUT_DROPPED_BYTES).increment(record.dropped_bytes);
     state.outbox.ended(record.token, record.end.clone(), record.ran_ms);
     local.state = LocalState::Ended(record);
@@ -251,9 +246,7 @@ async fn carry_out(
             };
             if let Some(reason) = state.node.sick(&order.devices) {
                 // Granted before the log heard of it: it goes back, and neither the job nor the host is blamed.
-                let end = AttemptEnd::DeviceFault { reason };
-                let (ran_ms, dropped_bytes, stdout_bytes, stderr_bytes) = (0, 0, 0, 0);
-                ended(state, ExitRecord { token, end, ran_ms, dropped_bytes, stdout_bytes, stderr_bytes });
+                ended(state, never_ran(token, AttemptEnd::DeviceFault { reason }));
                 return Ok(());
             }
             let patience_ms = u64::from(order.kill_budget_ms);

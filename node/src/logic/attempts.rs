@@ -6,6 +6,7 @@
 
 use rota_core::{Job, State};
 use rota_protocol::job::{AttemptEnd, EndReason};
+use rota_protocol::spool::ExitRecord;
 use rota_protocol::{HostId, JobId, TaskId, Token};
 
 /// One attempt.
@@ -75,6 +76,12 @@ pub fn end_word(end: &AttemptEnd) -> &'static str {
         AttemptEnd::ProgramFault { .. } => "program_fault",
         AttemptEnd::Fenced | AttemptEnd::Lost | AttemptEnd::Vanished { .. } => "lost",
     }
+}
+
+/// The record of an attempt that had no process.
+#[must_use]
+pub fn never_ran(token: Token, end: AttemptEnd) -> ExitRecord {
+    ExitRecord { token, end, ran_ms: 0, dropped_bytes: 0, stdout_bytes: 0, stderr_bytes: 0 }
 }
 
 /// The known attempts of a task, oldest first.

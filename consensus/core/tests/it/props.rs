@@ -374,6 +374,11 @@ proptest! {
             lab.register(host, facts, true);
             lab.system(Command::UndrainHost { host });
         }
+        // Jobs under which hosts were lost again and again wait for somebody to look at them.
+        let held: Vec<JobId> = lab.state.jobs().filter(|job| job.is_held_for_deaths()).map(|job| job.id).collect();
+        for job in held {
+            lab.adjust(Actor::system(), job, JobChange::Release);
+        }
         for _ in 0..2_000 {
             lab.now_ms += 60_000;
             let moves = lab.round();
