@@ -131,7 +131,7 @@ pub struct JobSpec {
     /// What is said of its output and input, which few jobs do; see [`Self::output`].
     pub output: Option<Box<OutputSpec>>,
     /// The task gets a terminal, for a person; not with `array`, `gang` or `service`.
-    pub session: Option<SessionSpec>,
+    pub session: Option<Box<SessionSpec>>,
     /// The image that it runs in; none for the host's own files. Boxed: few jobs have one.
     pub container: Option<Box<ContainerSpec>>,
 }

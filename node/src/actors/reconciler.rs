@@ -346,7 +346,7 @@ fn order(node: &Node, token: Token) -> Option<Result<LaunchOrder, String>> {
             requeue_status: spec.requeue_status,
             gang: roster.unwrap_or_default().into_bytes(),
             output,
-            life: node.config.life_order(job.user.clone(), spec.session),
+            life: node.config.life_order(job.user.clone(), spec.session.as_deref().copied()),
             around: meeting.as_ref().map(gang::Meeting::around).unwrap_or_default(),
         };
         Some(match (&spec.container, &node.containers) {

@@ -99,7 +99,7 @@ pub async fn run_on_terminal(
     here: &Here,
 ) -> Result<u8, Failure> {
     let hold_ms = kill_on_disconnect.then_some(HOLD_MS);
-    spec.session = Some(SessionSpec { size: size(), hold_ms });
+    spec.session = Some(Box::new(SessionSpec { size: size(), hold_ms }));
     if let Some(term) = here.var(b"TERM").filter(|_| !spec.env.iter().any(|(name, _)| name == b"TERM")) {
         spec.env.push((b"TERM".to_vec(), term.as_bytes().to_vec()));
     }

@@ -111,8 +111,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
         notes: &'l Notes,
         mut lease: LeaseReader,
     ) -> Result<Self, (AttemptEnd, u64)> {
-        let opened = terminal::of(order).map_err(|error| (launch_failed(error), 0))?;
-        let (typed, shown) = opened.map_or((None, None), |(typed, shown)| (Some(typed), Some(shown)));
+        let (typed, shown) = terminal::of(order).map_err(|error| (launch_failed(error), 0))?.unzip();
         let (mut streams, [stdout_end, stderr_end]) = Streams::open(order, shown)?;
         give_input(&order.output.stdin)
             .map_err(|e| (launch_failed(format!("cannot make its input: {e}")), 0))?;

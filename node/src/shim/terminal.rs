@@ -19,9 +19,11 @@ pub(super) struct Pair {
     pub(super) theirs: OwnedFd,
 }
 
-/// A task's terminal, if one was ordered: where keys go, and what is shown as the ends that the shim reads and the task
-/// writes to.
-pub(super) fn of(order: &LaunchOrder) -> Result<Option<(OwnedFd, (OwnedFd, OwnedFd))>, String> {
+/// What a terminal shows: the end that the shim reads, and the one that the task writes to.
+pub(super) type Shown = (OwnedFd, OwnedFd);
+
+/// A task's terminal, if one was ordered: where keys go, and what it shows.
+pub(super) fn of(order: &LaunchOrder) -> Result<Option<(OwnedFd, Shown)>, String> {
     let Some(session) = order.life.session else { return Ok(None) };
     let failed = |error: std::io::Error| format!("cannot make a terminal: {error}");
     let Pair { ours, theirs } = open(session.size, order.uid_gid).map_err(|error| failed(error.into()))?;

@@ -95,7 +95,10 @@ pub(crate) fn spec() -> JobSpec {
         warning: Some(Warning { signal: 10, before_ms: 60_001, leader_only: true }),
         requeue_status: Some(99),
         output: super::output::spec().held(),
-        session: Some(SessionSpec { size: TerminalSize { rows: 33, cols: 99 }, hold_ms: Some(30_002) }),
+        session: Some(Box::new(SessionSpec {
+            size: TerminalSize { rows: 33, cols: 99 },
+            hold_ms: Some(30_002),
+        })),
         container: Some(Box::new(ContainerSpec {
             image: text("registry/train:7"),
             mounts: vec![Mount { source: text("/data"), target: text("/in"), read_only: true }],

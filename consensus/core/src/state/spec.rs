@@ -139,10 +139,10 @@ mod tests {
                 replace: true,
                 stdin: Some(vec![0, 255]),
             })),
-            session: Some(rota_protocol::session::SessionSpec {
+            session: Some(Box::new(rota_protocol::session::SessionSpec {
                 size: rota_protocol::session::TerminalSize { rows: 24, cols: 80 },
                 hold_ms: Some(12),
-            }),
+            })),
             container: Some(Box::new(ContainerSpec { image: "i".into(), ..ContainerSpec::default() })),
         };
         let bare = JobSpec { workdir: Vec::new(), ..JobSpec::default() };
