@@ -16,6 +16,7 @@ pub mod codec;
 pub mod command;
 pub mod container;
 pub mod device;
+mod device_detail;
 pub mod error;
 pub mod frame;
 pub mod gossip;

@@ -167,6 +167,8 @@ pub struct HostRow {
     pub labels: BTreeMap<String, String>,
     /// Its version of Rota.
     pub version: String,
+    /// What is not as it should be there.
+    pub warnings: Vec<String>,
 }
 
 /// One attempt's part of a device.
@@ -195,6 +197,8 @@ pub struct DeviceRow {
     pub held_by: Vec<DeviceHold>,
     /// The newest reading that gossip brought, if any.
     pub reading: Option<DeviceReading>,
+    /// False for a device that its host shows and does not offer; its health says why.
+    pub offered: bool,
 }
 
 /// One queue with what is held in it, all below it included.

@@ -8,7 +8,7 @@ use crate::parse::time;
 use crate::table::Table;
 use clap::Args;
 use rota_protocol::api::{ApiReply, ApiRequest};
-use rota_protocol::device::DeviceHealth;
+use rota_protocol::device::{DeviceFacts, DeviceHealth};
 use rota_protocol::view::{DeviceHold, DeviceRow, HostRow};
 use serde_json::json;
 
@@ -30,7 +30,7 @@ pub async fn hosts(context: &Context, args: &HostsArgs) -> Result<u8, Failure> {
         ApiReply::Hosts { index, rows } if args.read.json => {
             document(&json!({ "index": index, "hosts": rows }))?;
         }
-        ApiReply::Hosts { rows, .. } => say(&host_table(&rows).to_string())?,
+        ApiReply::Hosts { rows, .. } => say(&format!("{}{}", host_table(&rows), warnings(&rows)))?,
         other => return Err(unexpected(&other).into()),
     }
     Ok(0)
@@ -56,6 +56,12 @@ fn host_table(rows: &[HostRow]) -> Table {
         ]);
     }
     table
+}
+
+/// What is not as it should be, a line each, below the table.
+fn warnings(rows: &[HostRow]) -> String {
+    let of = |row: &HostRow| row.warnings.iter().map(|w| format!("{}: {w}\n", row.name)).collect::<String>();
+    rows.iter().map(of).collect()
 }
 
 /// MiB in whole and tenths of GiB.
@@ -104,12 +110,13 @@ pub async fn devices(context: &Context, args: &DevicesArgs) -> Result<u8, Failur
 
 fn device_table(rows: &[DeviceRow]) -> Table {
     let mut table = Table::new(&[
-        "HOST", "INDEX>", "KIND", "MODEL", "VRAM>", "BUSY>", "USED>", "HELD BY", "HEALTH", "UUID",
+        "HOST", "INDEX>", "BUS", "UUID", "KIND", "MODEL", "VRAM>", "BUSY>", "USED>", "HELD BY", "HEALTH",
     ]);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     for row in rows {
         let (facts, reading) = (&row.facts, row.reading.as_ref());
         let health = match &facts.health {
+            health if !row.offered => format!("not offered: {}", health.reason().unwrap_or("no reason")),
             DeviceHealth::Healthy => "healthy".to_owned(),
             DeviceHealth::Unknown { reason } => format!("unknown: {reason}"),
             DeviceHealth::Dirty { reason } => format!("dirty: {reason}"),
@@ -120,17 +127,27 @@ fn device_table(rows: &[DeviceRow]) -> Table {
         table.row([
             row.host_name.clone(),
             or_dash(facts.index.map(|index| index.to_string())),
+            or_dash(facts.bus.clone()),
+            facts.uuid.to_string(),
             format!("{:?}", facts.kind).to_lowercase(),
             facts.model.clone(),
-            or_dash(facts.vram_mib.map(memory_text)),
+            vram_text(facts),
             or_dash(busy),
             or_dash(used),
             or_dash(holders_text(&row.held_by)),
             health,
-            facts.uuid.to_string(),
         ]);
     }
     table
+}
+
+/// The memory, marked where it is the host's own.
+fn vram_text(facts: &DeviceFacts) -> String {
+    match (facts.vram_mib, facts.detail.unified) {
+        (None, _) => "-".to_owned(),
+        (Some(mib), false) => memory_text(mib),
+        (Some(mib), true) => format!("{} unified", memory_text(mib)),
+    }
 }
 
 /// Place nothing new on a host. What runs there runs on, unless a time is given.

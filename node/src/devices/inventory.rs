@@ -59,6 +59,7 @@ impl Inventory {
                 devices: Vec::new(),
                 labels: config.labels.clone(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
+                notes: Default::default(),
             },
             boot: config.boot.or_else(host::boot_id).unwrap_or_default(),
         }
@@ -256,6 +257,7 @@ mod tests {
             compute_cap: None,
             island: None,
             health: DeviceHealth::Healthy,
+            detail: Default::default(),
         }
     }
 

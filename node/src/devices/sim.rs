@@ -48,7 +48,7 @@ const UUID_MARK: u32 = 0x5151_0000;
 /// Why a description of simulated devices is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SimError {
-    /// One part is not `COUNTxMODEL[:SIZE]`, `COUNTxfpga[:MODEL]` or `COUNTxmig:PROFILE`.
+    /// One part is not `COUNTxMODEL[:SIZE]`, `COUNTxfpga[:MODEL]`, `COUNTxmig:PROFILE` or `COUNTxother:MODEL`.
     #[error(
         "`{part}` is not a count, `x` and a model, such as `8xH100:80GiB`, `1xfpga:u250` or `7xmig:1g.10gb`"
     )]
@@ -86,7 +86,7 @@ impl SimProvider {
     /// When the description cannot be read; the message names the part.
     pub fn new(description: &str, host_name: &str) -> Result<Self, SimError> {
         let mut devices = Vec::new();
-        let (mut gpus, mut fpgas, mut slices) = (0u32, 0u32, 0u32);
+        let (mut gpus, mut fpgas, mut slices, mut others) = (0u32, 0u32, 0u32, 0u32);
         for part in description.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let group = Group::parse(part)?;
             let count = devices.len() as u64 + u64::from(group.count);
@@ -97,6 +97,7 @@ impl SimProvider {
                 DeviceKind::Fpga => &mut fpgas,
                 DeviceKind::Mig => &mut slices,
                 DeviceKind::Gpu => &mut gpus,
+                DeviceKind::Other => &mut others,
             };
             for _ in 0..group.count {
                 devices.push(group.device(host_name, *ordinal));
@@ -150,6 +151,10 @@ impl Group {
             let model = after.map_or_else(|| model.to_owned(), |after| format!("{model} {after}"));
             return Ok(Self { count, kind: DeviceKind::Fpga, model, vram_mib: None });
         }
+        if model.eq_ignore_ascii_case("other") {
+            let model = after.filter(|after| !after.is_empty()).ok_or_else(form)?.to_owned();
+            return Ok(Self { count, kind: DeviceKind::Other, model, vram_mib: None });
+        }
         if model.eq_ignore_ascii_case("mig") {
             let profile = after.ok_or_else(form)?;
             let vram_mib = Some(profile_mib(profile).ok_or_else(form)?);
@@ -170,6 +175,7 @@ impl Group {
             DeviceKind::Gpu => "GPU",
             DeviceKind::Mig => "MIG",
             DeviceKind::Fpga => "FPGA",
+            DeviceKind::Other => "DEV",
         };
         let is_gpu = self.kind == DeviceKind::Gpu;
         let name = fnv1a(host_name.as_bytes());
@@ -189,6 +195,7 @@ impl Group {
             compute_cap: if is_gpu { known_compute_cap(&self.model) } else { None },
             island: is_gpu.then_some(ordinal / ISLAND_CARDS),
             health: DeviceHealth::Healthy,
+            detail: Default::default(),
         }
     }
 }
@@ -311,6 +318,7 @@ mod tests {
             "1xmig:9g.10gb",
             "1xmig:1g",
             "1xfpga:a/b",
+            "1xother",
         ] {
             let refused = SimProvider::new(bad, "h").expect_err(bad);
             assert!(matches!(refused, SimError::Form { .. }), "{bad:?}: {refused}");

@@ -95,6 +95,7 @@ mod tests {
                     devices: Vec::new(),
                     labels: Default::default(),
                     version: String::new(),
+                    notes: Default::default(),
                 },
             },
         }

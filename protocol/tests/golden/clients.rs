@@ -262,6 +262,7 @@ fn host_row(state: HostState) -> HostRow {
         attempts: 1,
         labels: map(&[("rack", "r1")]),
         version: text("0.1.0"),
+        warnings: vec![text("a card is slow")],
     }
 }
 
@@ -331,6 +332,7 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
                     facts: device_facts(),
                     held_by: vec![DeviceHold { task: task(), token: token(), milli: 500, vram_mib: 40_000 }],
                     reading: Some(reading()),
+                    offered: true,
                 }],
             },
         ),

@@ -16,7 +16,8 @@ use rota_protocol::{DeviceUuid, Token};
 use std::collections::BTreeSet;
 
 /// Names of device kinds that `Ask::devices` accepts, alone or with a model after a colon.
-pub const DEVICE_KINDS: [(&str, DeviceKind); 2] = [("fpga", DeviceKind::Fpga), ("mig", DeviceKind::Mig)];
+pub const DEVICE_KINDS: [(&str, DeviceKind); 3] =
+    [("fpga", DeviceKind::Fpga), ("mig", DeviceKind::Mig), ("other", DeviceKind::Other)];
 
 /// Who asks, and for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -328,7 +329,7 @@ pub fn amounts(host: &Host, ask: &Ask, devices: &[DeviceUuid]) -> Amounts {
                 amounts.gpu_milli += u64::from(slice_milli(&device.model));
                 amounts.vram_mib = amounts.vram_mib.saturating_add(mib);
             }
-            DeviceKind::Fpga => {}
+            DeviceKind::Fpga | DeviceKind::Other => {}
         }
     }
     amounts
@@ -339,7 +340,7 @@ pub(crate) fn card_amounts(device: &DeviceFacts) -> Amounts {
     let gpu_milli = match device.kind {
         DeviceKind::Gpu => CARD_MILLI,
         DeviceKind::Mig => slice_milli(&device.model),
-        DeviceKind::Fpga => return Amounts::default(),
+        DeviceKind::Fpga | DeviceKind::Other => return Amounts::default(),
     };
     Amounts { gpu_milli: u64::from(gpu_milli), vram_mib: device.vram_mib.unwrap_or(0), ..Amounts::default() }
 }

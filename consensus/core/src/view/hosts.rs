@@ -20,17 +20,19 @@ pub fn hosts_at(state: &State, now_ms: u64) -> Vec<HostRow> {
     state.hosts().map(|host| host_row(state, host, now_ms)).collect()
 }
 
-/// All devices by host and UUID; those that a host no longer has last.
+/// All devices by host and UUID; those that a host no longer has, and those it does not offer, last.
 #[must_use]
 pub fn devices(state: &State) -> Vec<DeviceRow> {
     let rows = state.hosts().flat_map(|host| {
-        let known = host.facts.devices.iter().chain(&host.gone);
-        known.map(move |facts| DeviceRow {
+        let known = host.facts.devices.iter().chain(&host.gone).map(|facts| (facts, true));
+        let aside = host.facts.notes.set_aside.iter().map(|facts| (facts, false));
+        known.chain(aside).map(move |(facts, offered)| DeviceRow {
             host: host.id,
             host_name: host.name.clone(),
             facts: facts.clone(),
             held_by: holds(state, host, &facts.uuid),
             reading: None,
+            offered,
         })
     });
     rows.collect()
@@ -71,5 +73,6 @@ fn host_row(state: &State, host: &Host, now_ms: u64) -> HostRow {
         attempts: state.attempts_on(host.id).count() as u32,
         labels: host.facts.labels.clone(),
         version: host.facts.version.clone(),
+        warnings: host.facts.notes.warnings.clone(),
     }
 }

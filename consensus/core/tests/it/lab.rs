@@ -210,6 +210,7 @@ pub(crate) fn host_facts(line: &str) -> (String, HostFacts) {
         devices: Vec::new(),
         labels: BTreeMap::new(),
         version: "1".into(),
+        notes: Default::default(),
     };
     let mut gpus = 0;
     for (key, value) in words.map(pair) {
@@ -284,6 +285,7 @@ fn gpu(host: &str, index: u32, model: &str, vram_mib: u64) -> DeviceFacts {
         compute_cap: None,
         island: Some(index / 4),
         health: DeviceHealth::Healthy,
+        detail: Default::default(),
     }
 }
 

@@ -118,6 +118,7 @@ fn facts(
         compute_cap: cap.and_then(|cap| clean::compute_cap(cap.major, cap.minor)),
         island: None,
         health: DeviceHealth::Healthy,
+        detail: Default::default(),
     }
 }
 

@@ -108,6 +108,7 @@ impl Host {
                 devices: Vec::new(),
                 labels: BTreeMap::new(),
                 version: String::new(),
+                notes: Default::default(),
             }),
             gone: Vec::new(),
             life: HostLife::Joining,
