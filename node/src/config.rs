@@ -197,6 +197,7 @@ impl AgentConfig {
             sim_gpus: self.sim_gpus.clone(),
             nvml_library: self.nvml_library.clone(),
             kmsg_path: self.devices.kmsg_path.clone(),
+            root: self.devices.root.clone(),
             cpus_milli: self
                 .cpus
                 .as_deref()

@@ -12,4 +12,6 @@ pub const KMSG_DEFAULT: &str = "/dev/kmsg";
 pub struct DeviceSettings {
     /// Where the kernel's messages are read, for Xids; `/dev/kmsg` if not said.
     pub kmsg_path: Option<PathBuf>,
+    /// Below which the kernel tells of devices (`sys`, `proc`, `dev`); `/` if not said. For tests.
+    pub root: Option<PathBuf>,
 }

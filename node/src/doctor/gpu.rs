@@ -34,10 +34,11 @@ async fn library(config: &DeviceConfig, cards: &[String]) -> DoctorRow {
     let path = nvml::library_path(config.nvml_library.as_deref());
     let name = path.to_string_lossy().into_owned();
     let (answer, answered) = oneshot::channel();
+    let own_root = config.root().to_owned();
     // A thread of its own, left behind if the driver hangs: it must not hold a worker of the runtime.
     let spawned = std::thread::Builder::new()
         .name("doctor-nvml".to_owned())
-        .spawn(move || drop(answer.send(nvml::inspect(&path))));
+        .spawn(move || drop(answer.send(nvml::inspect(&path, &own_root))));
     if let Err(error) = spawned {
         return fail(CHECK, format!("cannot start a thread: {error}"), "check the limit on processes");
     }
