@@ -6,6 +6,7 @@ mod errors;
 mod faults;
 mod hangs;
 mod links;
+mod managed;
 mod memory;
 mod mig;
 mod signs;

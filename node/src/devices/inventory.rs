@@ -4,10 +4,11 @@
 //!
 //! The merge ([`Known`]) is a function over data; only [`Inventory`] asks anyone.
 
+use super::described::DescribedProvider;
 use super::probe::{PROBE_DEADLINE, Probe, Source};
 use super::signs::Signs;
 use super::sim::{SimError, SimProvider};
-use super::{DeviceConfig, DeviceError, Found, clean, host};
+use super::{DeviceConfig, DeviceError, Found, Limit, clean, host, managed};
 use futures_util::future::join_all;
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceReading, HostFacts, HostNotes};
 use rota_protocol::ids::{BootId, DeviceUuid};
@@ -26,6 +27,7 @@ pub struct Inventory {
     known: Vec<Known>,
     notes: Vec<String>,
     signs: Signs,
+    limits: Vec<Limit>,
     base: HostFacts,
     boot: BootId,
 }
@@ -36,14 +38,25 @@ impl Inventory {
     /// # Errors
     /// When the description of simulated devices cannot be read. A host without driver or card is no error.
     pub fn new(config: &DeviceConfig) -> Result<Self, SimError> {
-        let probe = match &config.sim_gpus {
-            Some(description) => Probe::direct(Box::new(SimProvider::new(description, &config.host_name)?)),
+        let mut probes = match &config.sim_gpus {
+            Some(description) => {
+                let sim =
+                    SimProvider::new(description, &config.host_name)?.scripted(config.sim_script.clone());
+                vec![Probe::direct(Box::new(sim))]
+            }
             None => {
+                let root = || config.root().to_owned();
                 let library = super::nvml::library_path(config.nvml_library.as_deref());
-                Probe::apart(Source::Nvml { library, root: config.root().to_owned() }, PROBE_DEADLINE)
+                vec![
+                    Probe::apart(Source::Nvml { library, root: root() }, PROBE_DEADLINE),
+                    Probe::apart(Source::Amd { root: root() }, PROBE_DEADLINE),
+                ]
             }
         };
-        Ok(Self::of(vec![probe], config))
+        if let Some(path) = &config.described {
+            probes.push(Probe::direct(Box::new(DescribedProvider::new(path.clone()))));
+        }
+        Ok(Self::of(probes, config))
     }
 
     /// An inventory over these providers.
@@ -54,6 +67,7 @@ impl Inventory {
             probes,
             notes: Vec::new(),
             signs: Signs::new(),
+            limits: if config.sim_gpus.is_some() { Vec::new() } else { config.limits.clone() },
             base: HostFacts {
                 cpus_milli: config.cpus_milli.unwrap_or_else(host::cpus_milli),
                 mem_mib: config.mem_mib.unwrap_or_else(host::mem_mib),
@@ -124,6 +138,7 @@ impl Inventory {
                 devices.entry(facts.uuid.clone()).or_insert(facts);
             }
         }
+        warnings.extend(managed::apply(&self.limits, &mut devices, &mut aside));
         if devices.len() > HOST_DEVICES_MAX {
             self.notes.push(format!(
                 "{} devices are more than the {HOST_DEVICES_MAX} a host may offer; the last ones are left out",

@@ -4,22 +4,29 @@
 //! - [`settings`]: the `[devices]` table of the configuration;
 //! - [`signs`]: what cards say of their own wellbeing, as raw facts;
 //! - [`nvml`]: NVIDIA cards and MIG slices, through the vendor's library, loaded at run time;
-//! - [`sim`]: cards made up from a text such as `8xH100:80GiB`, for the demo, labs and tests;
+//! - [`amd`]: AMD cards, through sysfs;
+//! - [`described`]: FPGAs and others that an operator describes in a file;
+//! - [`sim`], [`sim_script`]: cards made up from a text such as `8xH100:80GiB`, for the demo, labs and tests;
 //! - [`probe`]: a vendor call may hang for ever, so it runs in a process of its own under a deadline;
 //! - [`progress`]: how far a question to a provider has come, for whoever gives up on it;
 //! - [`unified`]: chips whose GPU has the host's memory;
+//! - [`managed`]: which of them this agent may offer;
 //! - [`inventory`]: merges what the providers say now with what was known, by UUID and never by index;
 //! - [`host`]: CPU, memory and boot id.
 
+pub mod amd;
 pub mod clean;
+pub mod described;
 pub mod host;
 pub mod inventory;
+pub mod managed;
 pub mod nvml;
 pub mod probe;
 pub mod progress;
 pub mod settings;
 pub mod signs;
 pub mod sim;
+pub mod sim_script;
 pub mod unified;
 
 use rota_protocol::device::{DeviceFacts, DeviceReading};
@@ -29,7 +36,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use inventory::Inventory;
+pub use inventory::{Inventory, Known};
+pub use managed::Limit;
 pub use probe::Probe;
 pub use progress::{Progress, ProgressStep};
 pub use settings::{DeviceSettings, KMSG_DEFAULT};
@@ -143,6 +151,12 @@ pub struct DeviceConfig {
     pub kmsg_path: Option<PathBuf>,
     /// Below which the kernel tells of devices; `/` if not said.
     pub root: Option<PathBuf>,
+    /// Where FPGAs and others are described.
+    pub described: Option<PathBuf>,
+    /// Faults of simulated devices.
+    pub sim_script: Option<PathBuf>,
+    /// Lists outside which nothing is offered. Simulated devices are never limited.
+    pub limits: Vec<Limit>,
     /// Path of the NVML library; then `ROTA_NVML_LIBRARY`, then the loader's own search.
     pub nvml_library: Option<PathBuf>,
     /// CPU to offer, in thousandths of a core; measured when absent.

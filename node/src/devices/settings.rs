@@ -12,6 +12,12 @@ pub const KMSG_DEFAULT: &str = "/dev/kmsg";
 pub struct DeviceSettings {
     /// Where the kernel's messages are read, for Xids; `/dev/kmsg` if not said.
     pub kmsg_path: Option<PathBuf>,
+    /// UUIDs of the devices that may be offered; all if not said.
+    pub allow: Option<Vec<String>>,
+    /// A file that describes FPGAs and other devices; none if not said.
+    pub described: Option<PathBuf>,
+    /// A file with faults of simulated devices, for tests.
+    pub sim_script: Option<PathBuf>,
     /// Below which the kernel tells of devices (`sys`, `proc`, `dev`); `/` if not said. For tests.
     pub root: Option<PathBuf>,
 }

@@ -2,10 +2,12 @@
 //! labs, and tests of everything above the driver. Cards stand four to an island of fast links. UUIDs depend on the host's name and the ordinal alone, so that they are the same
 //! after a restart; readings depend on the device and on how often it was read. No clock, no randomness.
 
+use super::sim_script::{Heard, SimScript};
 use super::{DeviceError, DeviceProvider, Found};
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, DeviceReading};
 use rota_protocol::ids::DeviceUuid;
 use rota_protocol::limits::{HOST_DEVICES_MAX, NAME_BYTES_MAX};
+use std::path::PathBuf;
 
 /// Memory of models that people write without a size, in MiB.
 const KNOWN_VRAM_MIB: [(&str, u64); 12] = [
@@ -77,6 +79,8 @@ pub enum SimError {
 pub struct SimProvider {
     devices: Vec<DeviceFacts>,
     reads: u64,
+    script: Option<PathBuf>,
+    heard: Heard,
 }
 
 impl SimProvider {
@@ -105,7 +109,24 @@ impl SimProvider {
             }
         }
         devices.sort_by(|a, b| a.uuid.cmp(&b.uuid));
-        Ok(Self { devices, reads: 0 })
+        Ok(Self { devices, reads: 0, script: None, heard: Heard::new() })
+    }
+
+    /// The same devices with the faults that this file says, whenever it is there.
+    #[must_use]
+    pub fn scripted(self, script: Option<PathBuf>) -> Self {
+        Self { script, ..self }
+    }
+
+    /// The script as it is now; one that cannot be read says nothing, with a note.
+    fn script(&self) -> (SimScript, Vec<String>) {
+        let Some(path) = self.script.as_deref().filter(|path| path.exists()) else {
+            return (SimScript::default(), Vec::new());
+        };
+        match SimScript::read(path) {
+            Ok(script) => (script, Vec::new()),
+            Err(error) => (SimScript::default(), vec![format!("{}: {error}", path.display())]),
+        }
     }
 }
 
@@ -115,12 +136,18 @@ impl DeviceProvider for SimProvider {
     }
 
     fn discover(&mut self) -> Result<Found, DeviceError> {
-        Ok(Found { devices: self.devices.clone(), ..Found::default() })
+        if self.script.is_none() {
+            return Ok(Found { devices: self.devices.clone(), ..Found::default() });
+        }
+        let (script, notes) = self.script();
+        Ok(Found { notes, ..script.show(&self.devices, &mut self.heard) })
     }
 
     fn read(&mut self) -> Vec<DeviceReading> {
         self.reads = self.reads.wrapping_add(1);
-        self.devices.iter().map(|device| reading(device, self.reads)).collect()
+        let (script, _) = self.script();
+        let usual = |device| reading(device, self.reads);
+        self.devices.iter().filter_map(|device| script.reading(device, usual(device))).collect()
     }
 }
 
@@ -344,5 +371,31 @@ mod tests {
                 assert!(reading.vram_used_mib.is_some_and(|used| used < 80 << 10));
             }
         }
+    }
+
+    #[test]
+    fn a_script_makes_devices_ill_and_well_again() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("faults.toml");
+        let mut sim = SimProvider::new("3xH100", "h").expect("fair").scripted(Some(path.clone()));
+        let mut look = |text: &str| {
+            std::fs::write(&path, text).expect("writable");
+            let found = sim.discover().expect("always answers");
+            (found, sim.read())
+        };
+        let (found, _) = look("[[card]]\nindex = 0\nxids = [[1, 13]]\n");
+        assert_eq!((found.devices.len(), found.signs.len()), (3, 3));
+        assert!(found.signs.values().all(|signs| signs.xids.is_empty()), "what was before is history");
+        let script = "[[card]]\nindex = 0\nxids = [[1, 13], [2, 79]]\nbusy_percent = 55\nvram_used_mib = 9000\nremap_failed = true\nprocesses = [{ pid = 7, vram_mib = 3 }, { pid = 8 }]\n[[card]]\nindex = 1\nlost = \"Xid 79\"\n[[card]]\nindex = 2\ngone = true\n";
+        let (found, read) = look(script);
+        assert_eq!(found.devices.iter().map(|d| d.health.is_healthy()).collect::<Vec<_>>(), [true, false]);
+        let signs = &found.signs[&found.devices[0].uuid];
+        assert_eq!((signs.xids.as_slice(), signs.remap.failed), (&[79][..], Some(true)));
+        assert_eq!(signs.processes.as_ref().map(Vec::len), Some(2));
+        assert_eq!(read.len(), 1);
+        assert_eq!((read[0].busy_permille, read[0].vram_used_mib), (Some(550), Some(9_000)));
+        let (found, read) = look("[[card]]\ncolour = 1\n");
+        assert!(found.notes[0].contains("colour"), "{:?}", found.notes);
+        assert_eq!((found.devices.len(), read.len()), (3, 3), "a script that is none says nothing");
     }
 }

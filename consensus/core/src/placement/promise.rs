@@ -40,6 +40,8 @@ pub(super) struct Guard {
     pub(super) at_ms: u64,
     /// By site: what will be in use there when the promise falls due, the promised slots included.
     later: BTreeMap<usize, Used>,
+    /// Memory that each of the slots holds, in MiB.
+    mem_mib: Vec<u64>,
     /// With which of the job's asks.
     choice: u8,
     slots: Vec<(usize, Slot)>,
@@ -122,7 +124,10 @@ impl Guards {
         let beside = later.keys().filter_map(|at| self.by_site.get(at)).flatten().copied();
         let counts: BTreeSet<usize> = beside.filter(|other| *other != guard && earlier(other)).collect();
         let slots = slots.to_vec();
+        let held =
+            |(at, slot): &(usize, Slot)| fit::mem_held_mib(&ground.sites[*at].row.host, ask, &slot.devices);
         self.list.push(Guard {
+            mem_mib: slots.iter().map(held).collect(),
             job: Arc::clone(job),
             at_ms,
             later,
@@ -189,11 +194,11 @@ impl Guards {
         let Some(ask) = gone.job.spec.ask_at(gone.choice) else {
             return;
         };
-        let (cpus_milli, mem_mib, slots) = (ask.cpus_milli, ask.mem_mib, gone.slots.clone());
+        let (cpus_milli, mem_mib, slots) = (ask.cpus_milli, gone.mem_mib.clone(), gone.slots.clone());
         for other in self.list.iter_mut().filter(|other| other.counts.contains(&guard)) {
-            for (number, (at, slot)) in (0_u64..).zip(&slots) {
+            for (number, ((at, slot), mem_mib)) in (0_u64..).zip(slots.iter().zip(&mem_mib)) {
                 if let Some(used) = other.later.get_mut(at) {
-                    used.subtract(slot_token(guard, number), cpus_milli, mem_mib, &slot.devices);
+                    used.subtract(slot_token(guard, number), cpus_milli, *mem_mib, &slot.devices);
                 }
             }
             other.counts.retain(|counted| *counted != guard);

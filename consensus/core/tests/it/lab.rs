@@ -251,6 +251,15 @@ pub(crate) fn host_facts(line: &str) -> (String, HostFacts) {
                     }
                 }
             }
+            "unified" => {
+                // The cards so far have the host's memory.
+                assert_eq!(value, "yes");
+                let pool = facts.mem_mib;
+                for device in facts.devices.iter_mut().filter(|d| d.kind == DeviceKind::Gpu) {
+                    device.detail.unified = true;
+                    device.vram_mib = Some(pool);
+                }
+            }
             "order" => {
                 // Another order of the driver's list: names stay.
                 assert_eq!(value, "reversed");

@@ -21,5 +21,6 @@ mod scripts;
 mod shares;
 mod specs;
 mod speeds;
+mod unified;
 mod views;
 mod waits;

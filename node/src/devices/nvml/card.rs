@@ -8,7 +8,9 @@ use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::error::NvmlError;
 use rota_protocol::device::{DeviceDetail, DeviceFacts, DeviceHealth, DeviceKind, DeviceReading};
 use rota_protocol::ids::DeviceUuid;
-use std::fs;
+use rustix::io::Errno;
+use std::fs::{self, OpenOptions};
+use std::path::Path;
 
 /// Device files are numbered below this.
 const MINOR_END: u32 = 1 << 20;
@@ -45,7 +47,7 @@ impl Asked {
 }
 
 /// What is found about the card at this place of the driver's list, or about its slices when it is cut.
-pub(super) fn card(device: &Device<'_>, uuid: &DeviceUuid, index: u32) -> Found {
+pub(super) fn card(device: &Device<'_>, uuid: &DeviceUuid, index: u32, root: &Path) -> Found {
     let mut found = Found::default();
     let mut asked = Asked::default();
     let mut own = facts(device, uuid.clone(), DeviceKind::Gpu, Some(index), &mut asked);
@@ -58,6 +60,14 @@ pub(super) fn card(device: &Device<'_>, uuid: &DeviceUuid, index: u32) -> Found 
     own.detail.minor = asked.told(device.minor_number(), "minor number").filter(|minor| *minor < MINOR_END);
     own.detail.power_limit_mw =
         asked.told(device.power_management_limit(), "power limit").and_then(clean::power_mw);
+    if let Some(path) = own.detail.minor.map(|minor| root.join(format!("dev/nvidia{minor}")))
+        && is_denied(&path)
+    {
+        let reason = format!("not managed: this agent's own cgroup does not let it open {}", shown(&path));
+        own.health = DeviceHealth::Unknown { reason };
+        found.set_aside.push(own);
+        return found;
+    }
     let Some(slices) = slices else {
         if own.vram_mib.is_none() && !own.detail.unified {
             found.warnings.push(format!(
@@ -76,6 +86,17 @@ pub(super) fn card(device: &Device<'_>, uuid: &DeviceUuid, index: u32) -> Found 
     own.health = DeviceHealth::Unknown { reason: mig::reason(&found.devices) };
     found.set_aside.push(own);
     found
+}
+
+/// The cgroup's rules for devices forbid it: `EPERM`, where missing rights of the user are `EACCES`.
+fn is_denied(path: &Path) -> bool {
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    opened.is_err_and(|error| error.raw_os_error() == Some(Errno::PERM.raw_os_error()))
+}
+
+fn shown(path: &Path) -> String {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+    format!("/dev/{}", name.unwrap_or_default())
 }
 
 /// A slice of a card.

@@ -28,7 +28,7 @@ use rota_protocol::limits::HOST_DEVICES_MAX;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::mem;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// After this many looks the library is started anew even if all is well: a driver shows cards that were added
@@ -118,7 +118,7 @@ impl DeviceProvider for NvmlProvider {
                 }
             },
         };
-        let mut found = cards(&open.nvml, &self.progress, &mut xids);
+        let mut found = cards(&open.nvml, &Asks { progress: &self.progress, root: &self.root }, &mut xids);
         if let Ok(found) = &mut found {
             add_islands(&mut open, &self.progress, found);
         }
@@ -170,7 +170,14 @@ fn readings(nvml: &Nvml, progress: &Progress) -> Vec<DeviceReading> {
     all
 }
 
-fn cards(nvml: &Nvml, progress: &Progress, xids: &mut Heard) -> Result<Found, DeviceError> {
+/// What goes along with each question of a look.
+struct Asks<'a> {
+    progress: &'a Progress,
+    root: &'a Path,
+}
+
+fn cards(nvml: &Nvml, asks: &Asks<'_>, xids: &mut Heard) -> Result<Found, DeviceError> {
+    let progress = asks.progress;
     let count = places(nvml).map_err(|error| failed("nvmlDeviceGetCount", &error))?;
     let mut found = Found::default();
     let mut last = Vec::new();
@@ -196,11 +203,11 @@ fn cards(nvml: &Nvml, progress: &Progress, xids: &mut Heard) -> Result<Found, De
                 found.doubt = Some(format!("an earlier call about {uuid} has not returned"));
             }
             Ok(uuid) if progress.is_last(&uuid) => last.push((device, uuid, index)),
-            Ok(uuid) => add_card(&device, &uuid, index, progress, xids, &mut found),
+            Ok(uuid) => add_card(&device, &uuid, index, asks, xids, &mut found),
         }
     }
     for (device, uuid, index) in last {
-        add_card(&device, &uuid, index, progress, xids, &mut found);
+        add_card(&device, &uuid, index, asks, xids, &mut found);
     }
     add_unheard(&mut found.signs, xids);
     found.devices.sort_by(|a, b| a.uuid.cmp(&b.uuid));
@@ -230,12 +237,13 @@ fn add_card(
     device: &Device<'_>,
     uuid: &DeviceUuid,
     index: u32,
-    progress: &Progress,
+    asks: &Asks<'_>,
     xids: &mut Heard,
     found: &mut Found,
 ) {
+    let progress = asks.progress;
     progress.asking(uuid);
-    let mut part = card::card(device, uuid, index);
+    let mut part = card::card(device, uuid, index, asks.root);
     if let (Some(signs), Some(heard)) = (part.signs.get_mut(uuid), xids.remove(uuid)) {
         signs.xids = heard;
     }
@@ -255,7 +263,6 @@ mod tests {
     //! The real wrapper against a scripted library is tested in `chaos-tests/tests/nvml.rs`.
     use super::*;
     use std::fs;
-    use std::path::Path;
 
     #[test]
     fn a_host_without_the_library_has_no_devices_and_says_so() {

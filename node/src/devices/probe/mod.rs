@@ -45,6 +45,9 @@ const REST_MAX: Duration = Duration::from_secs(32);
 /// A fresh process is started at most this often while the provider fails as a whole.
 const RENEW_EVERY: Duration = Duration::from_millis(3_000);
 
+/// How often a hanging call is worth a line in the log.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
 /// Whether this program turns into a probe when it is started with [`PROBE_ARG`].
 static IS_PROBE_PROGRAM: AtomicBool = AtomicBool::new(false);
 
@@ -115,6 +118,7 @@ impl Probe {
             leaving: Vec::new(),
             resting: BTreeMap::new(),
             renewed: None,
+            told: None,
         };
         Self { name: name.to_owned(), way: Way::Guarded(guarded) }
     }
@@ -134,6 +138,9 @@ impl Probe {
         match &mut self.way {
             Way::Direct(provider) => provider.discover(),
             Way::Guarded(guarded) => {
+                if guarded.has_nothing() {
+                    return Ok(Found::default());
+                }
                 let progress = guarded.progress();
                 match guarded.ask(Order::Discover, &progress).await {
                     Ok(Told::Found(found)) => {
@@ -152,6 +159,9 @@ impl Probe {
         match &mut self.way {
             Way::Direct(provider) => provider.read(),
             Way::Guarded(guarded) => {
+                if guarded.has_nothing() {
+                    return Vec::new();
+                }
                 let progress = guarded.progress();
                 match guarded.ask(Order::Read, &progress).await {
                     Ok(Told::Readings(readings)) => readings,
@@ -201,6 +211,7 @@ struct Guarded {
     leaving: Vec<Leaving>,
     resting: BTreeMap<DeviceUuid, Rest>,
     renewed: Option<Instant>,
+    told: Option<Instant>,
 }
 
 /// What hangs, and the device it hangs on, if it told.
@@ -227,6 +238,16 @@ enum Silence {
 }
 
 impl Guarded {
+    /// No process is kept for a host without such devices; when the last one is gone, its process is.
+    fn has_nothing(&mut self) -> bool {
+        let nothing = matches!(&self.place, Place::Process(_, source) if !source.has_any());
+        if nothing {
+            self.dismiss();
+            self.reap();
+        }
+        nothing
+    }
+
     /// A question that leaves those devices alone on which calls hang, or hung a short time ago.
     fn progress(&mut self) -> Arc<Progress> {
         self.reap();
@@ -274,11 +295,14 @@ impl Guarded {
             Some(Seat::Process(process)) => Hanging::Process(process.abandon()),
             None => return,
         };
-        tracing::warn!(
-            provider = self.name,
-            ?on,
-            "a call into the driver does not return; it is left behind"
-        );
+        if self.told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+            self.told = Some(Instant::now());
+            tracing::warn!(
+                provider = self.name,
+                ?on,
+                "a call into the driver does not return; it is left behind"
+            );
+        }
         self.stuck.push(Stuck { what, on });
     }
 

@@ -1,6 +1,7 @@
 //! Which provider a probe process serves: named in its arguments, made in it.
 
 use crate::devices::DeviceProvider;
+use crate::devices::amd::{self, AmdProvider};
 use crate::devices::nvml::NvmlProvider;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,6 +9,11 @@ use std::path::PathBuf;
 /// A provider that may hang, by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
+    /// AMD cards.
+    Amd {
+        /// Below which the kernel tells of them; `/` outside tests.
+        root: PathBuf,
+    },
     /// NVIDIA cards through the library of this path or name.
     Nvml {
         /// The library.
@@ -22,7 +28,17 @@ impl Source {
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
+            Self::Amd { .. } => "amd",
             Self::Nvml { .. } => "nvml",
+        }
+    }
+
+    /// Whether there is anything to ask. What can be told without asking a driver; when in doubt there is.
+    #[must_use]
+    pub fn has_any(&self) -> bool {
+        match self {
+            Self::Amd { root } => amd::is_present(root),
+            Self::Nvml { .. } => true,
         }
     }
 
@@ -30,12 +46,14 @@ impl Source {
     #[must_use]
     pub fn make(&self) -> Box<dyn DeviceProvider> {
         match self {
+            Self::Amd { root } => Box::new(AmdProvider::new(root.clone())),
             Self::Nvml { library, root } => Box::new(NvmlProvider::new(library.clone(), root.clone())),
         }
     }
 
     pub(super) fn args(&self) -> Vec<OsString> {
         match self {
+            Self::Amd { root } => vec![self.name().into(), root.into()],
             Self::Nvml { library, root } => vec![self.name().into(), root.into(), library.clone()],
         }
     }
@@ -43,6 +61,7 @@ impl Source {
     pub(super) fn parse(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
         let (name, root) = (args.next()?, PathBuf::from(args.next()?));
         match name.to_str()? {
+            "amd" => Some(Self::Amd { root }),
             "nvml" => Some(Self::Nvml { library: args.next()?, root }),
             _ => None,
         }
