@@ -231,6 +231,12 @@ struct Rest {
     lasts: Duration,
 }
 
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.dismiss();
+    }
+}
+
 /// Why an answer did not come.
 enum Silence {
     Deadline,

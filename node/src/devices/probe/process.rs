@@ -18,6 +18,9 @@ use tokio::net::UnixStream;
 /// Between the polite signal and the other one: a driver gets the chance to let a card go in order (fault G12).
 const KILL_AFTER: Duration = Duration::from_millis(500);
 
+/// Looks, 1 ms apart, at whether a process that nobody will ask again has ended.
+const FAREWELL_LOOKS: u32 = 200;
+
 /// The program that is a probe when it is started with [`PROBE_ARG`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
@@ -158,11 +161,16 @@ impl Leaving {
 }
 
 impl Drop for Leaving {
-    /// Nobody is left to look after it.
+    /// Nobody is left to look after it: a moment to end in order, then the other signal. What hangs in the kernel is left.
     fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            self.signal(Signal::KILL);
-            let _ = self.child.try_wait();
+        for look in 0..FAREWELL_LOOKS {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            if look == FAREWELL_LOOKS / 2 {
+                self.signal(Signal::KILL);
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
