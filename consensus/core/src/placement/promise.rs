@@ -100,19 +100,15 @@ impl Guards {
             return;
         };
         let want = Want { ask, tenant: &job.tenant };
-        let mut later: BTreeMap<usize, Used> = BTreeMap::new();
+        let (mut later, mut mem_mib) = (BTreeMap::<usize, Used>::new(), Vec::new());
         for (number, (at, slot)) in (0_u64..).zip(slots) {
             let used = match later.entry(*at) {
                 Entry::Occupied(used) => used.into_mut(),
                 Entry::Vacant(place) => place.insert(self.used_at(ground, *at, at_ms)),
             };
-            fit::take(
-                &ground.sites[*at].row.host,
-                used,
-                want,
-                &slot.devices,
-                slot_token(self.list.len(), number),
-            );
+            let (host, token) = (&ground.sites[*at].row.host, slot_token(self.list.len(), number));
+            fit::take(host, used, want, &slot.devices, token);
+            mem_mib.push(fit::mem_held_mib(host, ask, &slot.devices));
             used.launching = 0;
         }
         let guard = self.list.len();
@@ -124,10 +120,8 @@ impl Guards {
         let beside = later.keys().filter_map(|at| self.by_site.get(at)).flatten().copied();
         let counts: BTreeSet<usize> = beside.filter(|other| *other != guard && earlier(other)).collect();
         let slots = slots.to_vec();
-        let held =
-            |(at, slot): &(usize, Slot)| fit::mem_held_mib(&ground.sites[*at].row.host, ask, &slot.devices);
         self.list.push(Guard {
-            mem_mib: slots.iter().map(held).collect(),
+            mem_mib,
             job: Arc::clone(job),
             at_ms,
             later,

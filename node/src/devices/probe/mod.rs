@@ -77,7 +77,7 @@ pub struct Probe {
 enum Way {
     /// Pure computation that cannot hang: asked in place, so that paused clocks of tests stay true.
     Direct(Box<dyn DeviceProvider>),
-    Guarded(Guarded),
+    Guarded(Box<Guarded>),
 }
 
 impl Probe {
@@ -120,7 +120,7 @@ impl Probe {
             renewed: None,
             told: None,
         };
-        Self { name: name.to_owned(), way: Way::Guarded(guarded) }
+        Self { name: name.to_owned(), way: Way::Guarded(Box::new(guarded)) }
     }
 
     /// The provider's short name.
