@@ -84,7 +84,9 @@ fn main() -> ExitCode {
             args.remove(1);
             return rota_node::main_with(args);
         }
-        Some(rota_node::shim::SERVER_ARG) => return rota_node::main_with(args),
+        Some(rota_node::shim::SERVER_ARG | rota_node::devices::probe::PROBE_ARG) => {
+            return rota_node::main_with(args);
+        }
         _ => {}
     }
     match Cli::parse().rung {

@@ -2,7 +2,13 @@
 
 use crate::world::sweep::{Run, Sweep};
 use serde_json::{Value, json};
-use std::fmt::Write;
+use std::fmt::{Display, Write};
+
+/// One line about a fault that was injected: its row in the catalogue, the stated bound, what was measured.
+#[must_use]
+pub fn row(row: &str, bound: impl Display, measured: impl Display) -> String {
+    format!("{row}, {bound}, {measured}")
+}
 
 /// How to see a run again.
 #[must_use]

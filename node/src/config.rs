@@ -3,7 +3,7 @@
 //! Not here: anything that the cluster decides for itself (membership, leadership, lease epochs).
 
 use crate::containers::{self, ContainersConfig};
-use crate::devices::{DeviceConfig, DeviceSettings};
+use crate::devices::{DeviceConfig, DeviceSettings, Limit};
 use crate::hooks::{HooksConfig, SessionsConfig};
 use crate::logic::lease::LeaseParams;
 use crate::output_config::OutputConfig;
@@ -199,6 +199,13 @@ impl AgentConfig {
             sim_gpus: self.sim_gpus.clone(),
             nvml_library: self.nvml_library.clone(),
             kmsg_path: self.devices.kmsg_path.clone(),
+            root: self.devices.root.clone(),
+            described: self.devices.described.clone(),
+            sim_script: self.devices.sim_script.clone(),
+            limits: Limit::configured(self.devices.allow.as_deref())
+                .into_iter()
+                .chain(Limit::of_environment())
+                .collect(),
             cpus_milli: self
                 .cpus
                 .as_deref()

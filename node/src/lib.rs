@@ -51,6 +51,11 @@ pub fn main_with(args: Vec<OsString>) -> ExitCode {
     if args.get(1).is_some_and(|first| first == shim::SERVER_ARG) {
         std::process::exit(shim::server_main(args.into_iter().skip(2)));
     }
+    if args.get(1).is_some_and(|first| first == devices::probe::PROBE_ARG) {
+        std::process::exit(devices::probe::probe_main(args.into_iter().skip(2)));
+    }
+    // Whoever came here by these arguments comes there by the other.
+    devices::probe::this_program_probes();
     let handlers = Handlers {
         init: ops::init,
         join: ops::join,

@@ -168,7 +168,10 @@ pub async fn doctor_rows(config: &AgentConfig) -> Vec<DoctorRow> {
 /// Whether this machine has cards that NVML shows.
 #[must_use]
 pub fn has_real_gpus() -> bool {
-    nvml::inspect(&nvml::library_path(None)).ok().flatten().is_some_and(|facts| facts.cards > 0)
+    nvml::inspect(&nvml::library_path(None), Path::new("/"))
+        .ok()
+        .flatten()
+        .is_some_and(|facts| facts.cards > 0)
 }
 
 /// Flags over the file over the defaults.

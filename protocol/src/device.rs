@@ -4,6 +4,8 @@ use crate::ids::{BootId, DeviceUuid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+pub use crate::device_detail::{DeviceDetail, HostNotes};
+
 /// The family of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DeviceKind {
@@ -13,6 +15,8 @@ pub enum DeviceKind {
     Mig,
     /// A field-programmable gate array.
     Fpga,
+    /// Anything else that an operator described; its model says what it is, and asks name it by that.
+    Other,
 }
 
 /// Whether a device may be granted.
@@ -97,6 +101,8 @@ pub struct DeviceFacts {
     pub island: Option<u32>,
     /// Whether it may be granted.
     pub health: DeviceHealth,
+    /// Further facts.
+    pub detail: DeviceDetail,
 }
 
 /// The lasting facts of one host.
@@ -112,6 +118,8 @@ pub struct HostFacts {
     pub labels: BTreeMap<String, String>,
     /// The version of Rota that runs there.
     pub version: String,
+    /// What it says beside what it offers.
+    pub notes: HostNotes,
 }
 
 /// One process life of a host's agent, as it registers.

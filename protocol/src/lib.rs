@@ -17,6 +17,7 @@ pub mod codec;
 pub mod command;
 pub mod container;
 pub mod device;
+mod device_detail;
 pub mod error;
 pub mod frame;
 pub mod gossip;

@@ -105,6 +105,7 @@ impl From<DeviceFacts> for device::DeviceFacts {
             compute_cap: None,
             island: None,
             health: old.health,
+            detail: device::DeviceDetail::default(),
         }
     }
 }
@@ -127,6 +128,7 @@ impl From<HostFacts> for device::HostFacts {
             devices: old.devices.into_iter().map(Into::into).collect(),
             labels: old.labels,
             version: old.version,
+            notes: device::HostNotes::default(),
         }
     }
 }

@@ -178,6 +178,8 @@ pub struct HostRow {
     pub version: String,
     /// What is held against it.
     pub care: HostCareView,
+    /// What is not as it should be there.
+    pub warnings: Vec<String>,
 }
 
 /// One attempt's part of a device.
@@ -208,6 +210,8 @@ pub struct DeviceRow {
     pub reading: Option<DeviceReading>,
     /// What is held against it, if anything is.
     pub mark: Option<MarkView>,
+    /// False for a device that its host shows and does not offer; its health says why.
+    pub offered: bool,
 }
 
 /// One queue with what is held in it, all below it included.

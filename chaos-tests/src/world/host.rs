@@ -138,6 +138,7 @@ impl Host {
             compute_cap: Some(90),
             island: Some(index / 4),
             health: DeviceHealth::Healthy,
+            detail: Default::default(),
         };
         HostRegistration {
             boot: self.boot(),
@@ -148,6 +149,7 @@ impl Host {
                 devices: (0..self.gpus).map(device).collect(),
                 labels: BTreeMap::new(),
                 version: "chaos".into(),
+                notes: Default::default(),
             },
         }
     }

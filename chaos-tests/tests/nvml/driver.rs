@@ -2,11 +2,10 @@
 
 use fake_nvml::script::{Card, Script};
 use fake_nvml::stage::Stage;
-use rota_node::devices::nvml::NvmlProvider;
+use rota_node::devices::probe::{Program, Source};
 use rota_node::devices::sim::SimProvider;
-use rota_node::devices::{DeviceConfig, DeviceProvider, Inventory, Probe};
+use rota_node::devices::{DeviceConfig, Inventory, Probe};
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, HostFacts};
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -50,13 +49,30 @@ impl Driver {
         self.inventory_within(Duration::from_secs(60))
     }
 
+    /// As the agent asks: by a process.
     pub(crate) fn inventory_within(&self, deadline: Duration) -> Inventory {
-        let library: OsString = self.library().into();
-        let make = move || -> Box<dyn DeviceProvider> { Box::new(NvmlProvider::new(library.clone())) };
-        let nvml = Probe::guarded("nvml", deadline, Box::new(make));
+        Self::over(Probe::process(self.source(), program(), deadline))
+    }
+
+    /// As where no process can be started: by a thread.
+    pub(crate) fn inventory_by_threads(&self, deadline: Duration) -> Inventory {
+        let source = self.source();
+        Self::over(Probe::guarded("nvml", deadline, Box::new(move || source.make())))
+    }
+
+    fn source(&self) -> Source {
+        Source::Nvml { library: self.library().into(), root: self.dir.path().to_owned() }
+    }
+
+    fn over(nvml: Probe) -> Inventory {
         let sim = Box::new(SimProvider::new("1xfpga", "h").expect("fair"));
         Inventory::of(vec![nvml, Probe::direct(sim)], &DeviceConfig::default())
     }
+}
+
+/// The tests' own program is no probe; the crate's is.
+pub(crate) fn program() -> Program {
+    Program { file: env!("CARGO_BIN_EXE_rota-chaos").into(), args: Vec::new() }
 }
 
 pub(crate) fn cards(names: &[&str]) -> Vec<Card> {

@@ -8,7 +8,7 @@ use rota_node::devices::probe::STUCK_MAX;
 #[tokio::test]
 async fn a_call_that_never_returns_costs_its_own_card_alone() {
     let driver = Driver::with(cards(&["A", "B", "C", "D"]));
-    let mut inventory = driver.inventory_within(HANG_DEADLINE);
+    let mut inventory = driver.inventory_by_threads(HANG_DEADLINE);
     until(&mut inventory, "A B C D").await;
     let hanging = |names: &[&str]| {
         let card = |name: &&str| {

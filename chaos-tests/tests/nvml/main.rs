@@ -2,7 +2,12 @@
 //! R016, R022, R024, R030, R098). Each test loads its own copy of the library, so that each has its own cards.
 
 mod driver;
+mod errors;
+mod faults;
 mod hangs;
+mod links;
+mod managed;
+mod memory;
 mod mig;
 mod signs;
 mod values;
@@ -33,7 +38,7 @@ async fn cards_are_found_with_what_the_driver_tells() {
     assert_eq!(reading.vram_used_mib, Some(4));
     assert_eq!(reading.temperature_c, Some(33));
     assert_eq!(reading.power_mw, Some(71_000));
-    let library = nvml::inspect(driver.library().as_os_str()).expect("it works");
+    let library = nvml::inspect(driver.library().as_os_str(), driver.dir.path()).expect("it works");
     let library = library.expect("it is there");
     assert_eq!((library.driver.as_deref(), library.cards), (Some("580.95.05"), 2));
 }
@@ -105,7 +110,7 @@ async fn a_card_that_comes_late_is_offered_without_a_restart() {
 #[tokio::test]
 async fn a_library_that_fails_to_start_leaves_a_host_that_works() {
     let driver = Driver::with(Vec::new());
-    driver.says(&Script::failing_to_start(code::DRIVER_NOT_LOADED));
+    driver.says(&Script::default().failing_to_start(code::DRIVER_NOT_LOADED));
     let mut inventory = driver.inventory();
     let facts = inventory.refresh().await;
     assert_eq!(marks(&facts), "");
@@ -162,7 +167,7 @@ async fn a_card_without_a_name_for_itself_is_not_offered() {
 async fn the_environment_names_the_script_of_a_whole_process() {
     const CHILD: &str = "ROTA_TEST_CHILD_LIBRARY";
     if let Some(library) = std::env::var_os(CHILD) {
-        let found = NvmlProvider::new(library).discover().expect("the child's library works");
+        let found = NvmlProvider::new(library, "/".into()).discover().expect("the child's library works");
         let names: Vec<String> = found.devices.into_iter().map(|d| d.uuid.0).collect();
         println!("child sees {names:?}");
         return;

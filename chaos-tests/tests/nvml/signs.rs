@@ -1,7 +1,8 @@
 //! What cards say of their own wellbeing (faults G7, G8), as it reaches the agent.
 
 use crate::driver::{Driver, marks};
-use fake_nvml::script::{Card, Ecc, List, Process, Remap, code, throttle};
+use fake_nvml::script::{Card, Ecc, List, Process, Ramp, Remap, code, throttle};
+use rota_chaos::report::row;
 use rota_node::devices::Inventory;
 use rota_node::devices::signs::{CardProcess, DeviceSigns, Recovery};
 use rota_protocol::ids::DeviceUuid;
@@ -76,4 +77,69 @@ async fn xids_are_heard_once_also_beside_a_card_that_is_ill() {
     assert_eq!((heard("A"), heard("B")), (Some(vec![48, 48]), Some(vec![79])));
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(signs(&mut inventory, "A").await.xids, [0; 0]);
+}
+
+/// G7, the reading side: what a pending and a failed row, and counters that go backwards, look like to the agent. The card
+/// itself stays as it is; what follows is decided elsewhere.
+#[tokio::test]
+async fn g7_rows_and_counters_are_told_within_one_look() {
+    let counted = |volatile_uncorrected, pending, failed| Card {
+        ecc: Some(Ecc { volatile_uncorrected, aggregate_uncorrected: 40, ..Ecc::default() }),
+        remap: Some(Remap { uncorrected: 1, pending, failed, ..Remap::default() }),
+        ..Card::new("A")
+    };
+    let driver = Driver::with(vec![counted(9, false, false)]);
+    let mut inventory = driver.inventory();
+    let before = signs(&mut inventory, "A").await;
+    driver.shows(vec![counted(2, true, false)]);
+    let pending = signs(&mut inventory, "A").await;
+    assert_eq!((pending.remap.pending, pending.remap.failed), (Some(true), Some(false)));
+    let grown = pending.ecc.since(&before.ecc);
+    assert_eq!(
+        (grown.volatile_uncorrected, grown.aggregate_uncorrected),
+        (Some(0), Some(0)),
+        "reset, no error"
+    );
+    driver.shows(vec![counted(5, false, true)]);
+    let failed = signs(&mut inventory, "A").await;
+    assert_eq!(failed.remap.failed, Some(true));
+    assert_eq!(failed.ecc.since(&pending.ecc).volatile_uncorrected, Some(3));
+    assert_eq!(marks(&inventory.refresh().await), "A");
+    println!(
+        "{}",
+        row("G7", "a negative delta is a reset", "grown by 0 after 9 became 2; told within 1 look")
+    );
+}
+
+/// Counts that grow by themselves grow from look to look.
+#[tokio::test]
+async fn a_ramp_of_errors_is_seen_as_it_grows() {
+    let mut ramp = Card::new("A").ramping(1_000, 5);
+    ramp.ecc_ramp = ramp.ecc_ramp.map(|ramp| Ramp { since_ms: ramp.since_ms - 60_000, ..ramp });
+    let driver = Driver::with(vec![ramp]);
+    let told = signs(&mut driver.inventory(), "A").await.ecc;
+    assert!(told.volatile_corrected >= Some(60_000) && told.volatile_uncorrected >= Some(300), "{told:?}");
+}
+
+/// G8, the reading side: each reason to slow down, and a clock that is stuck low.
+#[tokio::test]
+async fn g8_each_reason_to_be_slow_is_told_within_one_look() {
+    let driver = Driver::with(vec![Card::new("A")]);
+    let mut inventory = driver.inventory();
+    assert!(!signs(&mut inventory, "A").await.throttle.expect("told").is_trouble());
+    let reasons = [throttle::HW_SLOWDOWN, throttle::SW_THERMAL, throttle::HW_THERMAL, throttle::POWER_BRAKE];
+    for bits in reasons {
+        driver.shows(vec![Card { throttle: Some(bits), clock: Some((210, 1_980)), ..Card::new("A") }]);
+        let told = signs(&mut inventory, "A").await;
+        assert!(told.throttle.expect("told").is_trouble(), "{bits:#x}");
+        assert_eq!(told.clock_mhz, Some((210, 1_980)));
+    }
+    println!(
+        "{}",
+        row(
+            "G8",
+            "slowdowns are told",
+            format!("{} of {} reasons within 1 look", reasons.len(), reasons.len())
+        )
+    );
 }

@@ -1,7 +1,9 @@
 //! Odd values (fault G15).
 
 use crate::driver::{Driver, gpus, marks};
-use fake_nvml::script::{Card, code};
+use fake_nvml::script::{Card, Script, code};
+use rota_chaos::report::row;
+use std::time::{Duration, Instant};
 
 #[tokio::test]
 async fn weird_values_are_absent_and_never_capacity() {
@@ -37,4 +39,27 @@ async fn weird_values_are_absent_and_never_capacity() {
     assert_eq!(of_a.vram_used_mib, None);
     assert_eq!(of_a.temperature_c, None);
     assert_eq!(of_a.power_mw, None);
+}
+
+/// Counts that no host reaches are not believed: nothing is allocated for them, nothing is asked so often.
+#[tokio::test]
+async fn absurd_counts_cost_neither_memory_nor_time() {
+    let mut card = Card { processes_said: Some(u32::MAX), slots: Some(u32::MAX), ..Card::new("A") };
+    card.slices = vec![fake_nvml::script::Slice::new("MIG-1", "1g.10gb")];
+    let driver = Driver::with(Vec::new());
+    driver.says(&Script { count: Some(u32::MAX), ..Script::of(vec![card, Card::new("B")]) });
+    let mut inventory = driver.inventory();
+    let began = Instant::now();
+    assert_eq!(marks(&inventory.refresh().await), "B MIG-1");
+    assert!(inventory.notes().len() < 200);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    println!(
+        "{}",
+        row(
+            "G15",
+            "odd values are absent, never capacity",
+            format!("4294967295 cards said, {} ms", took.as_millis())
+        )
+    );
 }

@@ -45,6 +45,7 @@ fn cluster() -> State {
         devices: Vec::new(),
         labels: Default::default(),
         version: "1".into(),
+        notes: Default::default(),
     };
     let registration = HostRegistration { boot: BootId(1), addr, facts };
     let register = Command::RegisterHost { host: HostId(1), registration };

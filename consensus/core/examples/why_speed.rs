@@ -125,6 +125,7 @@ fn facts(n: u64) -> HostFacts {
         compute_cap: Some(80),
         island: Some(index / 4),
         health: DeviceHealth::Healthy,
+        detail: Default::default(),
     };
     let labels = BTreeMap::from([("rack".to_owned(), format!("r{}", n / 16))]);
     HostFacts {
@@ -133,6 +134,7 @@ fn facts(n: u64) -> HostFacts {
         devices: (0..8).map(card).collect(),
         labels,
         version: "1".into(),
+        notes: Default::default(),
     }
 }
 

@@ -248,6 +248,7 @@ fn facts(host: HostId, kind: &HostKind) -> HostFacts {
         compute_cap: None,
         island: None,
         health: DeviceHealth::Healthy,
+        detail: Default::default(),
     };
     HostFacts {
         cpus_milli: kind.cpus_milli,
@@ -255,5 +256,6 @@ fn facts(host: HostId, kind: &HostKind) -> HostFacts {
         devices: (0..kind.cards).map(device).collect(),
         labels: BTreeMap::new(),
         version: String::new(),
+        notes: Default::default(),
     }
 }

@@ -3,6 +3,10 @@
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use rota_protocol::device::{DeviceFacts, DeviceReading};
+use std::time::{Duration, Instant};
+
+/// How often a change of its health is worth a line in the log (R016).
+const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// What it is told.
 pub enum Msg {
@@ -19,6 +23,7 @@ pub struct Device;
 pub struct State {
     facts: DeviceFacts,
     reading: Option<DeviceReading>,
+    told: Option<Instant>,
 }
 
 impl Actor for Device {
@@ -27,7 +32,7 @@ impl Actor for Device {
     type Arguments = DeviceFacts;
 
     async fn pre_start(&self, _: ActorRef<Msg>, facts: DeviceFacts) -> Result<State, ActorProcessingErr> {
-        Ok(State { facts, reading: None })
+        Ok(State { facts, reading: None, told: None })
     }
 
     async fn handle(
@@ -39,7 +44,9 @@ impl Actor for Device {
         super::failpoint::hit("device");
         match message {
             Msg::Facts(now) => {
-                if now.health != state.facts.health {
+                let due = state.told.is_none_or(|at| at.elapsed() >= TELL_EVERY);
+                if now.health != state.facts.health && due {
+                    state.told = Some(Instant::now());
                     let (from, to, last) = (&state.facts.health, &now.health, &state.reading);
                     tracing::warn!(device = %now.uuid, ?from, ?to, ?last, "a device's health changed");
                 }

@@ -12,12 +12,15 @@ use rota_protocol::device::HostFacts;
 use rota_protocol::ids::DeviceUuid;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the hardware is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(2_000);
 /// How often live values are read.
 const READ_EVERY: Duration = Duration::from_millis(1_000);
+
+/// How often a change of the hardware is worth a line in the log.
+const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// What it is told.
 pub enum Msg {
@@ -37,6 +40,7 @@ pub struct State {
     node: Arc<Node>,
     inventory: Inventory,
     facts: Option<HostFacts>,
+    told: Option<Instant>,
     actors: BTreeMap<DeviceUuid, ActorRef<device::Msg>>,
     /// At the last look the host was being drained.
     drained: bool,
@@ -49,7 +53,8 @@ impl Actor for Devices {
 
     async fn pre_start(&self, myself: ActorRef<Msg>, node: Arc<Node>) -> Result<State, ActorProcessingErr> {
         let inventory = Inventory::new(&node.config.devices(&node.identity.host_name)?)?;
-        let mut state = State { node, inventory, facts: None, actors: BTreeMap::new(), drained: false };
+        let mut state =
+            State { node, inventory, facts: None, told: None, actors: BTreeMap::new(), drained: false };
         look(&myself, &mut state).await?;
         myself.send_interval(LOOK_EVERY, || Msg::Look);
         myself.send_interval(READ_EVERY, || Msg::Read);
@@ -110,7 +115,11 @@ async fn look(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorProc
     if state.facts.as_ref() == Some(&facts) {
         return Ok(());
     }
-    tracing::info!(devices = facts.devices.len(), notes = ?state.inventory.notes(), "the hardware changed");
+    // A card that comes and goes changes the facts at each look.
+    if state.told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+        state.told = Some(Instant::now());
+        tracing::info!(devices = facts.devices.len(), notes = ?state.inventory.notes(), "the hardware changed");
+    }
     state.facts = Some(facts.clone());
     start_missing(myself, state).await?;
     for facts in &facts.devices {

@@ -325,6 +325,7 @@ fn no_facts() -> HostFacts {
         devices: Vec::new(),
         labels: BTreeMap::new(),
         version: String::new(),
+        notes: rota_protocol::device::HostNotes::default(),
     }
 }
 

@@ -81,6 +81,7 @@ mod tests {
             compute_cap: Some(90),
             island: Some(0),
             health: DeviceHealth::Healthy,
+            detail: Default::default(),
         };
         let facts = HostFacts {
             cpus_milli: 16_000,
@@ -88,6 +89,7 @@ mod tests {
             devices: (0..4).map(card).collect(),
             labels: BTreeMap::new(),
             version: "t".into(),
+            notes: Default::default(),
         };
         let registration = HostRegistration { boot: BootId(1), addr: "127.0.0.1:1".into(), facts };
         let mut state = State::new();

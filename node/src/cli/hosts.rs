@@ -9,7 +9,7 @@ use crate::parse::time;
 use crate::table::Table;
 use clap::Args;
 use rota_protocol::api::{ApiReply, ApiRequest};
-use rota_protocol::device::DeviceHealth;
+use rota_protocol::device::{DeviceFacts, DeviceHealth};
 use rota_protocol::health::{MarkView, Stage};
 use rota_protocol::view::{DeviceHold, DeviceRow, HostRow};
 use serde_json::json;
@@ -32,7 +32,7 @@ pub async fn hosts(context: &Context, args: &HostsArgs) -> Result<u8, Failure> {
         ApiReply::Hosts { index, rows } if args.read.json => {
             document(&json!({ "index": index, "hosts": rows }))?;
         }
-        ApiReply::Hosts { rows, .. } => say(&host_table(&rows).to_string())?,
+        ApiReply::Hosts { rows, .. } => say(&format!("{}{}", host_table(&rows), warnings(&rows)))?,
         other => return Err(unexpected(&other).into()),
     }
     Ok(0)
@@ -64,6 +64,12 @@ fn host_table(rows: &[HostRow]) -> Table {
 fn blame(row: &HostRow) -> Option<String> {
     let jobs = row.care.failed_jobs;
     (jobs > 0).then(|| format!("{jobs} of late failed here that ran well elsewhere"))
+}
+
+/// What is not as it should be, a line each, below the table.
+fn warnings(rows: &[HostRow]) -> String {
+    let of = |row: &HostRow| row.warnings.iter().map(|w| format!("{}: {w}\n", row.name)).collect::<String>();
+    rows.iter().map(of).collect()
 }
 
 /// MiB in whole and tenths of GiB.
@@ -112,12 +118,13 @@ pub async fn devices(context: &Context, args: &DevicesArgs) -> Result<u8, Failur
 
 fn device_table(rows: &[DeviceRow]) -> Table {
     let mut table = Table::new(&[
-        "HOST", "INDEX>", "KIND", "MODEL", "VRAM>", "BUSY>", "USED>", "HELD BY", "HEALTH", "UUID",
+        "HOST", "INDEX>", "BUS", "UUID", "KIND", "MODEL", "VRAM>", "BUSY>", "USED>", "HELD BY", "HEALTH",
     ]);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     for row in rows {
         let (facts, reading) = (&row.facts, row.reading.as_ref());
         let health = match &facts.health {
+            health if !row.offered => format!("not offered: {}", health.reason().unwrap_or("no reason")),
             DeviceHealth::Healthy => match row.mark.as_ref().and_then(|mark| mark.reasons.last()) {
                 Some(note) => format!("healthy; {} ({})", note.text, stamp(note.at_ms)),
                 None => "healthy".to_owned(),
@@ -137,14 +144,15 @@ fn device_table(rows: &[DeviceRow]) -> Table {
         table.row([
             row.host_name.clone(),
             or_dash(facts.index.map(|index| index.to_string())),
+            or_dash(facts.bus.clone()),
+            facts.uuid.to_string(),
             format!("{:?}", facts.kind).to_lowercase(),
             facts.model.clone(),
-            or_dash(facts.vram_mib.map(memory_text)),
+            vram_text(facts),
             or_dash(busy),
             or_dash(used),
             or_dash(holders_text(&row.held_by)),
             health,
-            facts.uuid.to_string(),
         ]);
     }
     table
@@ -153,6 +161,15 @@ fn device_table(rows: &[DeviceRow]) -> Table {
 /// Since when something is held against a device.
 fn since_ms(mark: &MarkView) -> Option<u64> {
     mark.cordon.as_ref().map(|cordon| cordon.at_ms).or((mark.stage != Stage::Well).then_some(mark.since_ms))
+}
+
+/// The memory, marked where it is the host's own.
+fn vram_text(facts: &DeviceFacts) -> String {
+    match (facts.vram_mib, facts.detail.unified) {
+        (None, _) => "-".to_owned(),
+        (Some(mib), false) => memory_text(mib),
+        (Some(mib), true) => format!("{} unified", memory_text(mib)),
+    }
 }
 
 /// Place nothing new on a host. What runs there runs on, unless a time is given.

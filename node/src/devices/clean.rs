@@ -1,7 +1,7 @@
 //! Vendor libraries answer with "N/A", empty strings, `u64::MAX` and worse (fault G15). What is not plausible is
 //! absent: never zero, and never free capacity.
 
-use rota_protocol::limits::NAME_BYTES_MAX;
+use rota_protocol::limits::{NAME_BYTES_MAX, REASON_BYTES_MAX};
 
 /// More memory than any one card has, in MiB (16 TiB): such an answer is a sentinel.
 const VRAM_MIB_MAX: u64 = 16 << 20;
@@ -23,6 +23,16 @@ pub fn text(raw: &str) -> Option<String> {
     let kept = kept.trim();
     let says_none = ["n/a", "[n/a]", "unknown", "none"].iter().any(|word| kept.eq_ignore_ascii_case(word));
     (!kept.is_empty() && !says_none).then(|| kept.to_owned())
+}
+
+/// A reason or warning, cut to the limit for them.
+#[must_use]
+pub fn reason(text: &str) -> String {
+    let mut kept: String = text.chars().filter(|c| !c.is_control()).collect();
+    while kept.len() > REASON_BYTES_MAX {
+        kept.pop();
+    }
+    kept
 }
 
 /// A device's name. Unlike other texts it is never cut or changed: two cut names could meet, and a task is handed

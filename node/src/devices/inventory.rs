@@ -4,18 +4,22 @@
 //!
 //! The merge ([`Known`]) is a function over data; only [`Inventory`] asks anyone.
 
-use super::nvml::NvmlProvider;
-use super::probe::{PROBE_DEADLINE, Probe};
+use super::described::DescribedProvider;
+use super::probe::{PROBE_DEADLINE, Probe, Source};
 use super::signs::Signs;
 use super::sim::{SimError, SimProvider};
-use super::{DeviceConfig, DeviceError, DeviceProvider, Found, host};
-use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceReading, HostFacts};
+use super::{DeviceConfig, DeviceError, Found, Limit, clean, host, managed};
+use futures_util::future::join_all;
+use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceReading, HostFacts, HostNotes};
 use rota_protocol::ids::{BootId, DeviceUuid};
-use rota_protocol::limits::{HOST_DEVICES_MAX, REASON_BYTES_MAX};
+use rota_protocol::limits::HOST_DEVICES_MAX;
 use std::collections::BTreeMap;
 
 /// Looks in which a returned card must be well, one after the other, before it is offered again.
 pub const PROBATION_LOOKS: u32 = 3;
+
+/// Most warnings that a host tells of: more say no more.
+const WARNINGS_MAX: usize = 16;
 
 /// This host's hardware and the ways to ask about it.
 pub struct Inventory {
@@ -23,6 +27,7 @@ pub struct Inventory {
     known: Vec<Known>,
     notes: Vec<String>,
     signs: Signs,
+    limits: Vec<Limit>,
     base: HostFacts,
     boot: BootId,
 }
@@ -33,16 +38,25 @@ impl Inventory {
     /// # Errors
     /// When the description of simulated devices cannot be read. A host without driver or card is no error.
     pub fn new(config: &DeviceConfig) -> Result<Self, SimError> {
-        let probe = match &config.sim_gpus {
-            Some(description) => Probe::direct(Box::new(SimProvider::new(description, &config.host_name)?)),
+        let mut probes = match &config.sim_gpus {
+            Some(description) => {
+                let sim =
+                    SimProvider::new(description, &config.host_name)?.scripted(config.sim_script.clone());
+                vec![Probe::direct(Box::new(sim))]
+            }
             None => {
+                let root = || config.root().to_owned();
                 let library = super::nvml::library_path(config.nvml_library.as_deref());
-                let make =
-                    move || -> Box<dyn DeviceProvider> { Box::new(NvmlProvider::new(library.clone())) };
-                Probe::guarded("nvml", PROBE_DEADLINE, Box::new(make))
+                vec![
+                    Probe::apart(Source::Nvml { library, root: root() }, PROBE_DEADLINE),
+                    Probe::apart(Source::Amd { root: root() }, PROBE_DEADLINE),
+                ]
             }
         };
-        Ok(Self::of(vec![probe], config))
+        if let Some(path) = &config.described {
+            probes.push(Probe::direct(Box::new(DescribedProvider::new(path.clone()))));
+        }
+        Ok(Self::of(probes, config))
     }
 
     /// An inventory over these providers.
@@ -53,12 +67,14 @@ impl Inventory {
             probes,
             notes: Vec::new(),
             signs: Signs::new(),
+            limits: if config.sim_gpus.is_some() { Vec::new() } else { config.limits.clone() },
             base: HostFacts {
                 cpus_milli: config.cpus_milli.unwrap_or_else(host::cpus_milli),
                 mem_mib: config.mem_mib.unwrap_or_else(host::mem_mib),
                 devices: Vec::new(),
                 labels: config.labels.clone(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
+                notes: Default::default(),
             },
             boot: config.boot.or_else(host::boot_id).unwrap_or_default(),
         }
@@ -88,43 +104,65 @@ impl Inventory {
     pub async fn refresh(&mut self) -> HostFacts {
         self.notes.clear();
         self.signs.clear();
-        let mut devices = BTreeMap::new();
-        for (probe, known) in self.probes.iter_mut().zip(&mut self.known) {
-            let look = probe.discover().await;
+        let (mut devices, mut aside) = (BTreeMap::new(), BTreeMap::new());
+        let mut warnings = Vec::new();
+        // Side by side: one that hangs keeps no other waiting.
+        let looks = join_all(self.probes.iter_mut().map(Probe::discover)).await;
+        for ((probe, known), look) in self.probes.iter().zip(&mut self.known).zip(looks) {
             match &look {
                 Ok(found) => {
                     self.notes.extend(found.notes.iter().cloned());
+                    warnings
+                        .extend(found.notes.iter().chain(&found.warnings).map(|note| clean::reason(note)));
                     self.signs.extend(found.signs.clone());
                     self.notes.extend(found.doubt.iter().map(|doubt| format!("{}: {doubt}", probe.name())));
                 }
-                Err(error) => self.notes.push(format!("{}: {error}", probe.name())),
+                Err(error) => {
+                    let note = format!("{}: {error}", probe.name());
+                    // A card that is known says it itself.
+                    if known.cards.is_empty() {
+                        warnings.push(clean::reason(&note));
+                    }
+                    self.notes.push(note);
+                }
+            }
+            if let Ok(found) = &look {
+                aside.extend(found.set_aside.iter().map(|facts| (facts.uuid.clone(), facts.clone())));
             }
             known.merge(look);
-            for facts in known.devices() {
+            for mut facts in known.devices() {
+                if facts.detail.unified {
+                    // What the host offers of it is what there is.
+                    facts.vram_mib = Some(self.base.mem_mib);
+                }
                 devices.entry(facts.uuid.clone()).or_insert(facts);
             }
         }
+        warnings.extend(managed::apply(&self.limits, &mut devices, &mut aside));
         if devices.len() > HOST_DEVICES_MAX {
             self.notes.push(format!(
                 "{} devices are more than the {HOST_DEVICES_MAX} a host may offer; the last ones are left out",
                 devices.len()
             ));
         }
+        // What is offered may hide behind no other word on it.
+        aside.retain(|uuid, _| !devices.contains_key(uuid));
+        warnings.sort_unstable();
+        warnings.truncate(WARNINGS_MAX);
+        let notes = HostNotes { warnings, set_aside: aside.into_values().take(HOST_DEVICES_MAX).collect() };
         let devices = devices.into_values().take(HOST_DEVICES_MAX).collect();
-        HostFacts { devices, ..self.base.clone() }
+        HostFacts { devices, notes, ..self.base.clone() }
     }
 
     /// Live readings of all devices, by UUID. Does not block the thread.
     pub async fn readings(&mut self) -> Vec<DeviceReading> {
-        let mut all = Vec::new();
-        for probe in &mut self.probes {
-            all.extend(probe.read().await);
-        }
+        let all = join_all(self.probes.iter_mut().map(Probe::read)).await;
+        let mut all: Vec<DeviceReading> = all.into_iter().flatten().collect();
         all.sort_by(|a, b| a.uuid.cmp(&b.uuid));
         all
     }
 
-    /// Threads that hang in drivers now.
+    /// Probes that hang in drivers now.
     pub fn stuck(&mut self) -> usize {
         self.probes.iter_mut().map(Probe::stuck).sum()
     }
@@ -195,8 +233,9 @@ impl Card {
         self.probation = PROBATION_LOOKS;
     }
 
+    /// The first doubt stays: whoever hears of it need not hear each later wording.
     fn doubt(&mut self, reason: &str) {
-        if !matches!(self.facts.health, DeviceHealth::Lost { .. }) {
+        if self.facts.health.is_healthy() {
             self.facts.health = unknown(reason);
         }
     }
@@ -217,13 +256,19 @@ impl Card {
             }
         }
         // A call that fails for a moment takes no lasting fact away: a card does not lose its memory size.
-        let (model, vram_mib, numa) = (self.facts.model.clone(), self.facts.vram_mib, self.facts.numa);
-        self.facts = facts;
-        if self.facts.model.is_empty() {
-            self.facts.model = model;
+        let before = std::mem::replace(&mut self.facts, facts);
+        let now = &mut self.facts;
+        if now.model.is_empty() {
+            now.model = before.model;
+            now.detail.unified |= before.detail.unified;
         }
-        self.facts.vram_mib = self.facts.vram_mib.or(vram_mib);
-        self.facts.numa = self.facts.numa.or(numa);
+        now.vram_mib = now.vram_mib.or(before.vram_mib);
+        now.numa = now.numa.or(before.numa);
+        now.bus = now.bus.take().or(before.bus);
+        now.compute_cap = now.compute_cap.or(before.compute_cap);
+        now.island = now.island.or(before.island);
+        now.detail.minor = now.detail.minor.or(before.detail.minor);
+        now.detail.power_limit_mw = now.detail.power_limit_mw.or(before.detail.power_limit_mw);
     }
 
     fn shown(&self) -> DeviceFacts {
@@ -236,11 +281,7 @@ impl Card {
 }
 
 fn unknown(reason: &str) -> DeviceHealth {
-    let mut reason = reason.to_owned();
-    while reason.len() > REASON_BYTES_MAX {
-        reason.pop();
-    }
-    DeviceHealth::Unknown { reason }
+    DeviceHealth::Unknown { reason: clean::reason(reason) }
 }
 
 #[cfg(test)]
@@ -260,6 +301,7 @@ mod tests {
             compute_cap: None,
             island: None,
             health: DeviceHealth::Healthy,
+            detail: Default::default(),
         }
     }
 

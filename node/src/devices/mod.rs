@@ -4,31 +4,42 @@
 //! - [`settings`]: the `[devices]` table of the configuration;
 //! - [`signs`]: what cards say of their own wellbeing, as raw facts;
 //! - [`nvml`]: NVIDIA cards and MIG slices, through the vendor's library, loaded at run time;
-//! - [`sim`]: cards made up from a text such as `8xH100:80GiB`, for the demo, labs and tests;
-//! - [`probe`]: a vendor call may hang for ever, so it runs on a thread of its own under a deadline;
+//! - [`amd`]: AMD cards, through sysfs;
+//! - [`described`]: FPGAs and others that an operator describes in a file;
+//! - [`sim`], [`sim_script`]: cards made up from a text such as `8xH100:80GiB`, for the demo, labs and tests;
+//! - [`probe`]: a vendor call may hang for ever, so it runs in a process of its own under a deadline;
 //! - [`progress`]: how far a question to a provider has come, for whoever gives up on it;
+//! - [`unified`]: chips whose GPU has the host's memory;
+//! - [`managed`]: which of them this agent may offer;
 //! - [`inventory`]: merges what the providers say now with what was known, by UUID and never by index;
 //! - [`host`]: CPU, memory and boot id.
 
+pub mod amd;
 pub mod clean;
+pub mod described;
 pub mod host;
 pub mod inventory;
+pub mod managed;
 pub mod nvml;
 pub mod probe;
 pub mod progress;
 pub mod settings;
 pub mod signs;
 pub mod sim;
+pub mod sim_script;
+pub mod unified;
 
 use rota_protocol::device::{DeviceFacts, DeviceReading};
 use rota_protocol::ids::BootId;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use inventory::Inventory;
+pub use inventory::{Inventory, Known};
+pub use managed::Limit;
 pub use probe::Probe;
-pub use progress::Progress;
+pub use progress::{Progress, ProgressStep};
 pub use settings::{DeviceSettings, KMSG_DEFAULT};
 pub use signs::{DeviceSigns, Signs};
 
@@ -54,16 +65,20 @@ pub trait DeviceProvider: Send {
 }
 
 /// What one provider shows at one moment.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Found {
     /// The devices.
     pub devices: Vec<DeviceFacts>,
     /// For people: what was seen and cannot be offered, or why there is nothing.
     pub notes: Vec<String>,
+    /// For people: what is as it is, and they should know.
+    pub warnings: Vec<String>,
     /// Why devices that are not among these may still be there: some could not be asked.
     pub doubt: Option<String>,
     /// What the cards say of their own wellbeing.
     pub signs: Signs,
+    /// Devices that are there and not offered; their health says why.
+    pub set_aside: Vec<DeviceFacts>,
 }
 
 impl Found {
@@ -71,13 +86,15 @@ impl Found {
     pub fn add(&mut self, more: Self) {
         self.devices.extend(more.devices);
         self.notes.extend(more.notes);
+        self.warnings.extend(more.warnings);
         self.doubt = self.doubt.take().or(more.doubt);
         self.signs.extend(more.signs);
+        self.set_aside.extend(more.set_aside);
     }
 }
 
 /// Why nothing can be said of a provider's devices.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum DeviceError {
     /// The library is there and refuses to start.
     #[error("cannot start {library}: {cause}")]
@@ -91,7 +108,7 @@ pub enum DeviceError {
     #[error("{call} failed: {cause}")]
     Call {
         /// Which call.
-        call: &'static str,
+        call: String,
         /// What it answered.
         cause: String,
     },
@@ -101,18 +118,26 @@ pub enum DeviceError {
         /// The deadline, in ms.
         deadline_ms: u64,
     },
-    /// Too many threads already hang in this provider; it is not asked until one comes back.
-    #[error("{stuck} probe threads hang in the driver")]
+    /// Too many probes already hang in this provider; it is not asked until one comes back.
+    #[error("{stuck} probes hang in the driver")]
     Stuck {
         /// How many hang.
         stuck: usize,
     },
-    /// The provider's thread died.
-    #[error("the probe thread died")]
+    /// The probe ended by itself.
+    #[error("the probe died")]
     Died,
-    /// No thread could be started.
-    #[error("cannot start a probe thread: {0}")]
+    /// Neither process nor thread could be started.
+    #[error("cannot start a probe: {0}")]
     Thread(String),
+}
+
+impl DeviceConfig {
+    /// Below which the kernel tells of devices.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        self.root.as_deref().unwrap_or(Path::new("/"))
+    }
 }
 
 /// What the operator says of this host's devices; every field has a working default.
@@ -124,6 +149,14 @@ pub struct DeviceConfig {
     pub sim_gpus: Option<String>,
     /// Where the kernel's messages are read.
     pub kmsg_path: Option<PathBuf>,
+    /// Below which the kernel tells of devices; `/` if not said.
+    pub root: Option<PathBuf>,
+    /// Where FPGAs and others are described.
+    pub described: Option<PathBuf>,
+    /// Faults of simulated devices.
+    pub sim_script: Option<PathBuf>,
+    /// Lists outside which nothing is offered. Simulated devices are never limited.
+    pub limits: Vec<Limit>,
     /// Path of the NVML library; then `ROTA_NVML_LIBRARY`, then the loader's own search.
     pub nvml_library: Option<PathBuf>,
     /// CPU to offer, in thousandths of a core; measured when absent.

@@ -25,6 +25,14 @@ pub struct DeviceSettings {
     /// The command that resets a device, such as `["nvidia-smi", "--gpu-reset", "-i", "{uuid}"]`: that, where it is
     /// installed, if not said; an empty list for none.
     pub reset_command: Option<Vec<String>>,
+    /// UUIDs of the devices that may be offered; all if not said.
+    pub allow: Option<Vec<String>>,
+    /// A file that describes FPGAs and other devices; none if not said.
+    pub described: Option<PathBuf>,
+    /// A file with faults of simulated devices, for tests.
+    pub sim_script: Option<PathBuf>,
+    /// Below which the kernel tells of devices (`sys`, `proc`, `dev`); `/` if not said. For tests.
+    pub root: Option<PathBuf>,
 }
 
 impl DeviceSettings {

@@ -2,10 +2,12 @@
 //! labs, and tests of everything above the driver. Cards stand four to an island of fast links. UUIDs depend on the host's name and the ordinal alone, so that they are the same
 //! after a restart; readings depend on the device and on how often it was read. No clock, no randomness.
 
+use super::sim_script::{Heard, SimScript};
 use super::{DeviceError, DeviceProvider, Found};
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, DeviceReading};
 use rota_protocol::ids::DeviceUuid;
 use rota_protocol::limits::{HOST_DEVICES_MAX, NAME_BYTES_MAX};
+use std::path::PathBuf;
 
 /// Memory of models that people write without a size, in MiB.
 const KNOWN_VRAM_MIB: [(&str, u64); 12] = [
@@ -48,7 +50,7 @@ const UUID_MARK: u32 = 0x5151_0000;
 /// Why a description of simulated devices is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SimError {
-    /// One part is not `COUNTxMODEL[:SIZE]`, `COUNTxfpga[:MODEL]` or `COUNTxmig:PROFILE`.
+    /// One part is not `COUNTxMODEL[:SIZE]`, `COUNTxfpga[:MODEL]`, `COUNTxmig:PROFILE` or `COUNTxother:MODEL`.
     #[error(
         "`{part}` is not a count, `x` and a model, such as `8xH100:80GiB`, `1xfpga:u250` or `7xmig:1g.10gb`"
     )]
@@ -77,6 +79,8 @@ pub enum SimError {
 pub struct SimProvider {
     devices: Vec<DeviceFacts>,
     reads: u64,
+    script: Option<PathBuf>,
+    heard: Heard,
 }
 
 impl SimProvider {
@@ -86,7 +90,7 @@ impl SimProvider {
     /// When the description cannot be read; the message names the part.
     pub fn new(description: &str, host_name: &str) -> Result<Self, SimError> {
         let mut devices = Vec::new();
-        let (mut gpus, mut fpgas, mut slices) = (0u32, 0u32, 0u32);
+        let (mut gpus, mut fpgas, mut slices, mut others) = (0u32, 0u32, 0u32, 0u32);
         for part in description.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let group = Group::parse(part)?;
             let count = devices.len() as u64 + u64::from(group.count);
@@ -97,6 +101,7 @@ impl SimProvider {
                 DeviceKind::Fpga => &mut fpgas,
                 DeviceKind::Mig => &mut slices,
                 DeviceKind::Gpu => &mut gpus,
+                DeviceKind::Other => &mut others,
             };
             for _ in 0..group.count {
                 devices.push(group.device(host_name, *ordinal));
@@ -104,7 +109,24 @@ impl SimProvider {
             }
         }
         devices.sort_by(|a, b| a.uuid.cmp(&b.uuid));
-        Ok(Self { devices, reads: 0 })
+        Ok(Self { devices, reads: 0, script: None, heard: Heard::new() })
+    }
+
+    /// The same devices with the faults that this file says, whenever it is there.
+    #[must_use]
+    pub fn scripted(self, script: Option<PathBuf>) -> Self {
+        Self { script, ..self }
+    }
+
+    /// The script as it is now; one that cannot be read says nothing, with a note.
+    fn script(&self) -> (SimScript, Vec<String>) {
+        let Some(path) = self.script.as_deref().filter(|path| path.exists()) else {
+            return (SimScript::default(), Vec::new());
+        };
+        match SimScript::read(path) {
+            Ok(script) => (script, Vec::new()),
+            Err(error) => (SimScript::default(), vec![format!("{}: {error}", path.display())]),
+        }
     }
 }
 
@@ -114,12 +136,18 @@ impl DeviceProvider for SimProvider {
     }
 
     fn discover(&mut self) -> Result<Found, DeviceError> {
-        Ok(Found { devices: self.devices.clone(), ..Found::default() })
+        if self.script.is_none() {
+            return Ok(Found { devices: self.devices.clone(), ..Found::default() });
+        }
+        let (script, notes) = self.script();
+        Ok(Found { notes, ..script.show(&self.devices, &mut self.heard) })
     }
 
     fn read(&mut self) -> Vec<DeviceReading> {
         self.reads = self.reads.wrapping_add(1);
-        self.devices.iter().map(|device| reading(device, self.reads)).collect()
+        let (script, _) = self.script();
+        let usual = |device| reading(device, self.reads);
+        self.devices.iter().filter_map(|device| script.reading(device, usual(device))).collect()
     }
 }
 
@@ -150,6 +178,10 @@ impl Group {
             let model = after.map_or_else(|| model.to_owned(), |after| format!("{model} {after}"));
             return Ok(Self { count, kind: DeviceKind::Fpga, model, vram_mib: None });
         }
+        if model.eq_ignore_ascii_case("other") {
+            let model = after.filter(|after| !after.is_empty()).ok_or_else(form)?.to_owned();
+            return Ok(Self { count, kind: DeviceKind::Other, model, vram_mib: None });
+        }
         if model.eq_ignore_ascii_case("mig") {
             let profile = after.ok_or_else(form)?;
             let vram_mib = Some(profile_mib(profile).ok_or_else(form)?);
@@ -170,6 +202,7 @@ impl Group {
             DeviceKind::Gpu => "GPU",
             DeviceKind::Mig => "MIG",
             DeviceKind::Fpga => "FPGA",
+            DeviceKind::Other => "DEV",
         };
         let is_gpu = self.kind == DeviceKind::Gpu;
         let name = fnv1a(host_name.as_bytes());
@@ -189,6 +222,7 @@ impl Group {
             compute_cap: if is_gpu { known_compute_cap(&self.model) } else { None },
             island: is_gpu.then_some(ordinal / ISLAND_CARDS),
             health: DeviceHealth::Healthy,
+            detail: Default::default(),
         }
     }
 }
@@ -311,6 +345,7 @@ mod tests {
             "1xmig:9g.10gb",
             "1xmig:1g",
             "1xfpga:a/b",
+            "1xother",
         ] {
             let refused = SimProvider::new(bad, "h").expect_err(bad);
             assert!(matches!(refused, SimError::Form { .. }), "{bad:?}: {refused}");
@@ -336,5 +371,31 @@ mod tests {
                 assert!(reading.vram_used_mib.is_some_and(|used| used < 80 << 10));
             }
         }
+    }
+
+    #[test]
+    fn a_script_makes_devices_ill_and_well_again() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("faults.toml");
+        let mut sim = SimProvider::new("3xH100", "h").expect("fair").scripted(Some(path.clone()));
+        let mut look = |text: &str| {
+            std::fs::write(&path, text).expect("writable");
+            let found = sim.discover().expect("always answers");
+            (found, sim.read())
+        };
+        let (found, _) = look("[[card]]\nindex = 0\nxids = [[1, 13]]\n");
+        assert_eq!((found.devices.len(), found.signs.len()), (3, 3));
+        assert!(found.signs.values().all(|signs| signs.xids.is_empty()), "what was before is history");
+        let script = "[[card]]\nindex = 0\nxids = [[1, 13], [2, 79]]\nbusy_percent = 55\nvram_used_mib = 9000\nremap_failed = true\nprocesses = [{ pid = 7, vram_mib = 3 }, { pid = 8 }]\n[[card]]\nindex = 1\nlost = \"Xid 79\"\n[[card]]\nindex = 2\ngone = true\n";
+        let (found, read) = look(script);
+        assert_eq!(found.devices.iter().map(|d| d.health.is_healthy()).collect::<Vec<_>>(), [true, false]);
+        let signs = &found.signs[&found.devices[0].uuid];
+        assert_eq!((signs.xids.as_slice(), signs.remap.failed), (&[79][..], Some(true)));
+        assert_eq!(signs.processes.as_ref().map(Vec::len), Some(2));
+        assert_eq!(read.len(), 1);
+        assert_eq!((read[0].busy_permille, read[0].vram_used_mib), (Some(550), Some(9_000)));
+        let (found, read) = look("[[card]]\ncolour = 1\n");
+        assert!(found.notes[0].contains("colour"), "{:?}", found.notes);
+        assert_eq!((found.devices.len(), read.len()), (3, 3), "a script that is none says nothing");
     }
 }

@@ -22,7 +22,7 @@ pub(super) async fn rows(config: &DeviceConfig, root: &Path) -> Vec<DoctorRow> {
     if config.sim_gpus.is_none() {
         rows.push(library(config, &cards).await);
     }
-    rows.push(devices(config, &cards).await);
+    rows.extend(devices(config, &cards).await);
     if config.sim_gpus.is_none() {
         rows.push(device_files(root, &cards));
     }
@@ -34,10 +34,11 @@ async fn library(config: &DeviceConfig, cards: &[String]) -> DoctorRow {
     let path = nvml::library_path(config.nvml_library.as_deref());
     let name = path.to_string_lossy().into_owned();
     let (answer, answered) = oneshot::channel();
+    let own_root = config.root().to_owned();
     // A thread of its own, left behind if the driver hangs: it must not hold a worker of the runtime.
     let spawned = std::thread::Builder::new()
         .name("doctor-nvml".to_owned())
-        .spawn(move || drop(answer.send(nvml::inspect(&path))));
+        .spawn(move || drop(answer.send(nvml::inspect(&path, &own_root))));
     if let Err(error) = spawned {
         return fail(CHECK, format!("cannot start a thread: {error}"), "check the limit on processes");
     }
@@ -51,8 +52,9 @@ async fn library(config: &DeviceConfig, cards: &[String]) -> DoctorRow {
         Ok(Ok(Ok(Some(facts)))) => pass(
             CHECK,
             format!(
-                "{}, driver {}, {} cards",
+                "{}, library {}, driver {}, {} cards",
                 facts.file.unwrap_or(name),
+                facts.library.as_deref().unwrap_or("of unknown version"),
                 facts.driver.as_deref().unwrap_or("of unknown version"),
                 facts.cards
             ),
@@ -75,41 +77,63 @@ async fn library(config: &DeviceConfig, cards: &[String]) -> DoctorRow {
     }
 }
 
-async fn devices(config: &DeviceConfig, cards: &[String]) -> DoctorRow {
+/// A row about all devices, then one for each that a person should look at, and one for each warning.
+async fn devices(config: &DeviceConfig, cards: &[String]) -> Vec<DoctorRow> {
     const CHECK: &str = "devices";
     let mut inventory = match Inventory::new(config) {
         Ok(inventory) => inventory,
-        Err(error) => return fail(CHECK, error.to_string(), "correct `sim_gpus` in rota.toml"),
+        Err(error) => return vec![fail(CHECK, error.to_string(), "correct `sim_gpus` in rota.toml")],
     };
-    let found = inventory.refresh().await.devices;
-    let ill: Vec<String> = found
-        .iter()
-        .filter_map(|d| d.health.reason().map(|reason| format!("{}: {reason}", d.uuid)))
-        .collect();
-    let lost = found.iter().any(|d| matches!(d.health, DeviceHealth::Lost { .. }));
+    // A health command of a described device answers at the second look.
+    let mut facts = inventory.refresh().await;
+    if facts.devices.iter().any(|d| d.health.reason().is_some_and(|r| r.contains("not answered yet"))) {
+        tokio::time::sleep(PROBE_DEADLINE).await;
+        facts = inventory.refresh().await;
+    }
     let notes: Vec<&str> = inventory.notes().iter().map(String::as_str).collect();
-    match (found.is_empty(), ill.is_empty()) {
-        (true, _) if cards.is_empty() => pass(CHECK, "none; CPU is offered"),
-        (true, _) => fail(
+    let (found, aside) = (&facts.devices, &facts.notes.set_aside);
+    let mut rows = vec![match (found.is_empty(), aside.is_empty()) {
+        (false, _) => pass(CHECK, summary(found)),
+        (true, false) => warn(CHECK, "none offered; see below what is there", "CPU is offered"),
+        (true, true) if cards.is_empty() => pass(CHECK, "none; CPU is offered"),
+        (true, true) => fail(
             CHECK,
             format!("none, though there is a card at {}: {}", cards.join(", "), notes.join("; ")),
             "see the line about the library",
         ),
-        (false, true) if notes.is_empty() => pass(CHECK, summary(&found)),
-        (false, true) => warn(
+    }];
+    // Simulated ones are well unless somebody says otherwise.
+    let told = |device: &&DeviceFacts| config.sim_gpus.is_none() || !device.health.is_healthy();
+    rows.extend(found.iter().chain(aside).filter(told).map(card));
+    rows.extend(facts.notes.warnings.iter().map(|warning| {
+        warn(
             CHECK,
-            format!("{}; but {}", summary(&found), notes.join("; ")),
+            warning.clone(),
             "a card that does not open has often fallen off the bus: see `dmesg | grep Xid`",
-        ),
-        (false, false) => super::row(
-            CHECK,
-            if lost { "fail" } else { "warn" },
-            format!("{}; not offered: {}", summary(&found), ill.join("; ")),
-            Some(
-                "see `dmesg | grep Xid`; reset the card with `nvidia-smi --gpu-reset -i UUID`, or reboot"
-                    .to_owned(),
-            ),
-        ),
+        )
+    }));
+    rows
+}
+
+/// One device by all its names, and the cure where it is not offered.
+fn card(device: &DeviceFacts) -> DoctorRow {
+    const CHECK: &str = "device";
+    let index = device.index.map_or_else(|| "-".to_owned(), |index| index.to_string());
+    let names = format!("{index} {} {}", device.bus.as_deref().unwrap_or("-"), device.uuid);
+    let Some(reason) = device.health.reason() else {
+        return pass(CHECK, format!("{names}: {}", summary(std::slice::from_ref(device))));
+    };
+    let found = format!("{names}: {reason}");
+    if reason.starts_with("not managed") || reason.ends_with("offered") {
+        return pass(CHECK, found);
+    }
+    let cure = "see `dmesg | grep Xid`; reset the card with `nvidia-smi --gpu-reset -i UUID`, or reboot";
+    match &device.health {
+        DeviceHealth::Lost { .. } => fail(CHECK, found, cure),
+        _ if reason.contains("MIG mode") => {
+            warn(CHECK, found, "`nvidia-smi mig -lgip` lists how it can be cut")
+        }
+        _ => warn(CHECK, found, cure),
     }
 }
 

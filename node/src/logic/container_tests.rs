@@ -32,6 +32,8 @@ fn order(env: &[(&str, &str)]) -> LaunchOrder {
         requeue_status: None,
         gang: Vec::new(),
         around: rota_protocol::around::Around::default(),
+        life: Default::default(),
+        output: Default::default(),
     }
 }
 

@@ -84,6 +84,7 @@ mod tests {
             compute_cap: None,
             island: None,
             health: DeviceHealth::Healthy,
+            detail: Default::default(),
         };
         names.iter().map(card).collect()
     }

@@ -37,6 +37,7 @@ impl Lab {
                 devices: Vec::new(),
                 labels: BTreeMap::new(),
                 version: text("1"),
+                notes: Default::default(),
             };
             let registration = HostRegistration { boot: BootId(u128::from(at)), addr: text(addr), facts };
             lab.does(Command::RegisterHost { host: HostId(u64::from(at)), registration });

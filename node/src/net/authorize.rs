@@ -99,6 +99,7 @@ mod tests {
                     devices: Vec::new(),
                     labels: Default::default(),
                     version: String::new(),
+                    notes: Default::default(),
                 },
             },
         }

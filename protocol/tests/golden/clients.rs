@@ -266,6 +266,7 @@ fn host_row(state: HostState) -> HostRow {
         attempts: 1,
         labels: map(&[("rack", "r1")]),
         version: text("0.1.0"),
+        warnings: vec![text("a card is slow")],
         care: HostCareView { fault: Some(reason()), alert: Some(reason()), failed_jobs: 3, shunned: true },
     }
 }
@@ -360,6 +361,7 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
                     held_by: vec![DeviceHold { task: task(), token: token(), milli: 500, vram_mib: 40_000 }],
                     reading: Some(reading()),
                     mark: Some(mark_view()),
+                    offered: true,
                 }],
             },
         ),

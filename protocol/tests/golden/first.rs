@@ -52,7 +52,15 @@ fn plain_spec() -> JobSpec {
 fn plain_registration() -> HostRegistration {
     let registration = registration();
     assert!(registration.facts.devices.contains(&device_facts()));
-    let plain = |device: DeviceFacts| DeviceFacts { compute_cap: None, island: None, ..device };
+    let plain = |device: DeviceFacts| DeviceFacts {
+        compute_cap: None,
+        island: None,
+        detail: Default::default(),
+        ..device
+    };
     let devices = registration.facts.devices.into_iter().map(plain).collect();
-    HostRegistration { facts: HostFacts { devices, ..registration.facts }, ..registration }
+    HostRegistration {
+        facts: HostFacts { devices, notes: Default::default(), ..registration.facts },
+        ..registration
+    }
 }

@@ -121,6 +121,14 @@ pub(crate) fn device_facts() -> DeviceFacts {
         compute_cap: Some(89),
         island: Some(2),
         health: DeviceHealth::Dirty { reason: text("a process is left") },
+        detail: DeviceDetail {
+            unified: true,
+            parent: Some(DeviceUuid(text("GPU-0"))),
+            minor: Some(3),
+            nodes: vec![text("/dev/nvidia3")],
+            power_limit_mw: Some(700_000),
+            profiles: vec![text("1g.10gb")],
+        },
     }
 }
 
@@ -146,6 +154,10 @@ pub(crate) fn registration() -> HostRegistration {
             ],
             labels: map(&[("rack", "r1")]),
             version: text("0.1.0"),
+            notes: HostNotes {
+                warnings: vec![text("a card does not tell its memory")],
+                set_aside: vec![device("GPU-3", DeviceKind::Other, DeviceHealth::Healthy)],
+            },
         },
     }
 }

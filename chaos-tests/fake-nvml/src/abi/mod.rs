@@ -11,7 +11,8 @@ mod system;
 use crate::script::{Card, Script, code};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_uint, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fs, ptr, thread};
 
@@ -56,13 +57,31 @@ fn named_by(device: *mut c_void) -> Result<Named, u32> {
     library().handles.get(at).cloned().ok_or(code::INVALID_ARGUMENT)
 }
 
-fn script() -> Script {
-    fs::read(crate::place::script_path(system::nvmlInit_v2 as *const c_void))
-        .map_or_else(|_| Script::default(), |bytes| Script::parse(&bytes))
+/// The script as it is now: read again when the file is another one than last time.
+fn script() -> Arc<Script> {
+    let path = crate::place::script_path(system::nvmlInit_v2 as *const c_void);
+    let stamp =
+        fs::metadata(&path).ok().map(|meta| (meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len()));
+    let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*read {
+        Some((of, script)) if stamp.is_some() && *of == stamp => Arc::clone(script),
+        _ => {
+            let script = fs::read(path).map_or_else(|_| Script::default(), |bytes| Script::parse(&bytes));
+            let script = Arc::new(script);
+            *read = Some((stamp, Arc::clone(&script)));
+            script
+        }
+    }
 }
 
+/// Which file it was: inode, time in seconds and nanoseconds, length.
+type Stamp = Option<(u64, i64, i64, u64)>;
+
+/// The script that was read last, and of which file.
+static READ: Mutex<Option<(Stamp, Arc<Script>)>> = Mutex::new(None);
+
 /// A call about no card: hangs or fails if the script says so.
-fn system(call: &str) -> Result<Script, u32> {
+fn system(call: &str) -> Result<Arc<Script>, u32> {
     loop {
         let script = script();
         if script.faults.hangs_in(call) {
@@ -80,7 +99,7 @@ fn system(call: &str) -> Result<Script, u32> {
 fn ask(device: *mut c_void, call: &str) -> Result<(Card, Named), u32> {
     let named = named_by(device)?;
     loop {
-        let card = script().cards.into_iter().find(|card| card.uuid == named.card);
+        let card = script().cards.iter().find(|card| card.uuid == named.card).cloned();
         let card = card.ok_or(code::GPU_IS_LOST)?;
         if card.faults.hangs_in(call) {
             thread::sleep(HANG_LOOK);

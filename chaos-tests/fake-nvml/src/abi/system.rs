@@ -14,7 +14,7 @@ pub extern "C" fn nvmlInit_v2() -> c_uint {
     };
     let mut library = library();
     if library.started == 0 {
-        library.listed = script.cards.into_iter().map(|card| card.uuid).collect();
+        library.listed = script.cards.iter().map(|card| card.uuid.clone()).collect();
     }
     library.started += 1;
     code::SUCCESS
@@ -35,7 +35,7 @@ pub extern "C" fn nvmlShutdown() -> c_uint {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlSystemGetDriverVersion(version: *mut c_char, length: c_uint) -> c_uint {
     // SAFETY: by this function's contract.
-    unsafe { answer_text(version, length, system("driver").map(|script| script.driver.into_bytes())) }
+    unsafe { answer_text(version, length, system("driver").map(|script| script.driver.clone().into_bytes())) }
 }
 
 /// The library's version.
@@ -45,7 +45,9 @@ pub unsafe extern "C" fn nvmlSystemGetDriverVersion(version: *mut c_char, length
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlSystemGetNVMLVersion(version: *mut c_char, length: c_uint) -> c_uint {
     // SAFETY: by this function's contract.
-    unsafe { answer_text(version, length, system("library").map(|script| script.library.into_bytes())) }
+    unsafe {
+        answer_text(version, length, system("library").map(|script| script.library.clone().into_bytes()))
+    }
 }
 
 /// Cards listed at the start.

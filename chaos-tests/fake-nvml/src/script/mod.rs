@@ -372,10 +372,10 @@ impl Script {
         Self { driver: version(), library: version(), cards, ..Self::default() }
     }
 
-    /// A library that does not start.
+    /// The same library, which does not start any more. Whoever has started it goes on.
     #[must_use]
-    pub fn failing_to_start(init: u32) -> Self {
-        Self { init, ..Self::of(Vec::new()) }
+    pub fn failing_to_start(self, init: u32) -> Self {
+        Self { init, ..self }
     }
 
     /// Writes the script so that a reader sees the old one or the new one.

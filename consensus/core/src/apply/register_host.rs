@@ -10,8 +10,8 @@ use crate::state::State;
 use crate::state::care::shown;
 use crate::state::host::{FOREIGN, HostLife};
 use rota_protocol::command::Outcome;
-use rota_protocol::device::{DeviceFacts, DeviceHealth, HostFacts, HostRegistration};
-use rota_protocol::limits::{HOST_DEVICES_MAX, NAME_BYTES_MAX};
+use rota_protocol::device::{DeviceFacts, DeviceHealth, HostFacts, HostNotes, HostRegistration};
+use rota_protocol::limits::{HOST_DEVICES_MAX, NAME_BYTES_MAX, REASON_BYTES_MAX};
 use rota_protocol::{HostId, LeaseEpoch, PublicError};
 use std::collections::BTreeSet;
 
@@ -19,6 +19,10 @@ use std::collections::BTreeSet;
 const VRAM_MIB_MAX: u64 = 1 << 24;
 /// Most labels of one host.
 const LABELS_MAX: usize = 64;
+/// Most warnings of one host.
+const WARNINGS_MAX: usize = 32;
+/// Most device files, and most profiles, of one device.
+const DETAILS_MAX: usize = 32;
 
 pub(super) fn apply(
     state: &mut State,
@@ -115,7 +119,23 @@ fn check(registration: &HostRegistration) -> Result<(), PublicError> {
             return Err(PublicError::invalid("devices.uuid", message, "GPU-5c3f0e1a"));
         }
     }
-    Ok(())
+    check_notes(&facts.notes)
+}
+
+fn check_notes(notes: &HostNotes) -> Result<(), PublicError> {
+    if notes.warnings.len() > WARNINGS_MAX {
+        let message = format!("{} are above {WARNINGS_MAX}", notes.warnings.len());
+        return Err(PublicError::invalid("notes.warnings", message, "one warning"));
+    }
+    if let Some(warning) = notes.warnings.iter().find(|warning| warning.len() > REASON_BYTES_MAX) {
+        let message = format!("{} bytes are above {REASON_BYTES_MAX}", warning.len());
+        return Err(PublicError::invalid("notes.warnings", message, "one warning"));
+    }
+    if notes.set_aside.len() > HOST_DEVICES_MAX {
+        let message = format!("{} devices are above {HOST_DEVICES_MAX}", notes.set_aside.len());
+        return Err(PublicError::invalid("notes.set_aside", message, "8 devices"));
+    }
+    notes.set_aside.iter().try_for_each(check_device)
 }
 
 fn check_device(device: &DeviceFacts) -> Result<(), PublicError> {
@@ -125,6 +145,15 @@ fn check_device(device: &DeviceFacts) -> Result<(), PublicError> {
     }
     check_name("devices.model", &device.model)?;
     check_name("devices.bus", device.bus.as_deref().unwrap_or_default())?;
+    let detail = &device.detail;
+    check_name("devices.parent", detail.parent.as_ref().map_or("", |parent| &parent.0))?;
+    for (field, texts) in [("devices.nodes", &detail.nodes), ("devices.profiles", &detail.profiles)] {
+        if texts.len() > DETAILS_MAX {
+            let message = format!("{} are above {DETAILS_MAX}", texts.len());
+            return Err(PublicError::invalid(field, message, "1g.10gb"));
+        }
+        texts.iter().try_for_each(|text| check_name(field, text))?;
+    }
     if let Some(reason) = device.health.reason().filter(|r| r.len() > 4 * NAME_BYTES_MAX) {
         let message = format!("a reason of {} bytes is above {}", reason.len(), 4 * NAME_BYTES_MAX);
         return Err(PublicError::invalid("devices.health", message, "Xid 79"));

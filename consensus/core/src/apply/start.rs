@@ -223,7 +223,7 @@ fn attempt(
         card_milli: ask.card_milli(),
         card_vram_mib: if ask.share_milli().is_some() { amounts.vram_mib } else { 0 },
         cpus_milli: ask.cpus_milli,
-        mem_mib: ask.mem_mib,
+        mem_mib: amounts.mem_mib,
         state: AttemptState::Granted,
         end_reason: None,
         pid: None,

@@ -106,7 +106,7 @@ fn tasks_at_least(host: &Host, ask: &Ask, eligible: usize) -> u32 {
         }
     };
     bound(u64::from(host.facts.cpus_milli).saturating_sub(host.used.cpus_milli), u64::from(ask.cpus_milli));
-    bound(host.facts.mem_mib.saturating_sub(host.used.mem_mib), ask.mem_mib);
+    bound(host.facts.mem_mib.saturating_sub(host.used.mem_mib), fit::pool_asked_mib(&host.facts, ask));
     bound(eligible as u64, u64::from(ask.gpus()) + ask.devices.values().map(|n| u64::from(*n)).sum::<u64>());
     u32::try_from(tasks.max(1)).unwrap_or(u32::MAX)
 }

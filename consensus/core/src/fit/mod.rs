@@ -4,8 +4,11 @@
 //! does it take work now (`open`), is enough free (`room`).
 
 mod misfit;
+mod unified;
 
 pub use misfit::{Misfit, gpus, mib, milli, tenths};
+pub use unified::mem_held_mib;
+pub(crate) use unified::pool_asked_mib;
 
 use crate::state::host::{Holder, Host, Used};
 use crate::state::job::Job;
@@ -17,7 +20,8 @@ use rota_protocol::{DeviceUuid, Token};
 use std::collections::BTreeSet;
 
 /// Names of device kinds that `Ask::devices` accepts, alone or with a model after a colon.
-pub const DEVICE_KINDS: [(&str, DeviceKind); 2] = [("fpga", DeviceKind::Fpga), ("mig", DeviceKind::Mig)];
+pub const DEVICE_KINDS: [(&str, DeviceKind); 3] =
+    [("fpga", DeviceKind::Fpga), ("mig", DeviceKind::Mig), ("other", DeviceKind::Other)];
 
 /// Who asks, and for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,7 +203,8 @@ fn gpus_capable(facts: &HostFacts, ask: &Ask) -> Result<(), Misfit> {
             has: of_model().filter_map(|d| d.compute_cap).max().unwrap_or(0),
         });
     }
-    if (able().filter(|d| vram_suffices(d, ask)).count() as u32) < asks {
+    let suffices = |d: &&DeviceFacts| vram_suffices(d, ask) && unified::has_pool(facts.mem_mib, d, ask);
+    if (able().filter(suffices).count() as u32) < asks {
         return Err(Misfit::Vram {
             asks: ask.vram_mib,
             has: able().filter_map(|d| d.vram_mib).max().unwrap_or(0),
@@ -237,6 +242,11 @@ fn room<'h>(facts: &'h HostFacts, used: &Used, want: Want<'_>) -> Result<Vec<&'h
         if has < asks {
             return Err(no_card(facts, used, want, has));
         }
+        let free = facts.mem_mib.saturating_sub(used.mem_mib);
+        eligible.retain(|d| unified::has_pool(free, d, ask));
+        if (eligible.len() as u32) < asks {
+            return Err(Misfit::MemBusy { asks: unified::pool_asked_mib(facts, ask), has: free });
+        }
     }
     if !ask.devices.is_empty() {
         let named = |d: &DeviceFacts| ask.devices.keys().any(|kind| is_of_kind(d, kind));
@@ -272,7 +282,8 @@ pub fn card_has_room(card: &DeviceFacts, used: &Used, want: Want<'_>) -> bool {
     let card_mib = card.vram_mib.unwrap_or(0);
     held.tenant == want.tenant
         && held.milli() + share <= CARD_MILLI
-        && held.vram_mib().saturating_add(want.ask.vram_held_mib(card_mib)) <= card_mib
+        // Shared memory is counted with the host's.
+        && (card.detail.unified || held.vram_mib().saturating_add(want.ask.vram_held_mib(card_mib)) <= card_mib)
 }
 
 /// Why too few cards may be taken, with the figure that says how near it is.
@@ -345,20 +356,22 @@ pub const RACK_LABEL: &str = "rack";
 /// What these devices, and the CPU and memory asked, come to.
 #[must_use]
 pub fn amounts(host: &Host, ask: &Ask, devices: &[DeviceUuid]) -> Amounts {
-    let mut amounts =
-        Amounts { cpus_milli: u64::from(ask.cpus_milli), mem_mib: ask.mem_mib, ..Amounts::default() };
+    let mem_mib = mem_held_mib(host, ask, devices);
+    let mut amounts = Amounts { cpus_milli: u64::from(ask.cpus_milli), mem_mib, ..Amounts::default() };
     for device in devices.iter().filter_map(|uuid| host.device(uuid)) {
         let mib = device.vram_mib.unwrap_or(0);
         match device.kind {
             DeviceKind::Gpu => {
                 amounts.gpu_milli += u64::from(ask.card_milli());
-                amounts.vram_mib = amounts.vram_mib.saturating_add(ask.vram_held_mib(mib));
+                if !device.detail.unified {
+                    amounts.vram_mib = amounts.vram_mib.saturating_add(ask.vram_held_mib(mib));
+                }
             }
             DeviceKind::Mig => {
                 amounts.gpu_milli += u64::from(slice_milli(&device.model));
                 amounts.vram_mib = amounts.vram_mib.saturating_add(mib);
             }
-            DeviceKind::Fpga => {}
+            DeviceKind::Fpga | DeviceKind::Other => {}
         }
     }
     amounts
@@ -369,9 +382,10 @@ pub(crate) fn card_amounts(device: &DeviceFacts) -> Amounts {
     let gpu_milli = match device.kind {
         DeviceKind::Gpu => CARD_MILLI,
         DeviceKind::Mig => slice_milli(&device.model),
-        DeviceKind::Fpga => return Amounts::default(),
+        DeviceKind::Fpga | DeviceKind::Other => return Amounts::default(),
     };
-    Amounts { gpu_milli: u64::from(gpu_milli), vram_mib: device.vram_mib.unwrap_or(0), ..Amounts::default() }
+    let vram_mib = device.vram_mib.filter(|_| !device.detail.unified).unwrap_or(0);
+    Amounts { gpu_milli: u64::from(gpu_milli), vram_mib, ..Amounts::default() }
 }
 
 /// Marks devices, CPU and memory as taken in a copy of what a host has in use. The token only has to be unlike any
@@ -379,14 +393,16 @@ pub(crate) fn card_amounts(device: &DeviceFacts) -> Amounts {
 pub(crate) fn take(host: &Host, used: &mut Used, want: Want<'_>, devices: &[DeviceUuid], token: Token) {
     let holder = |device: &DeviceFacts| match (device.kind, want.ask.share_milli()) {
         (DeviceKind::Gpu, Some(milli)) => {
-            let vram_mib = want.ask.vram_held_mib(device.vram_mib.unwrap_or(0));
+            let of_card = want.ask.vram_held_mib(device.vram_mib.unwrap_or(0));
+            let vram_mib = if device.detail.unified { 0 } else { of_card };
             Holder { token, milli, vram_mib }
         }
         _ => Holder { token, milli: CARD_MILLI, vram_mib: 0 },
     };
     let known = devices.iter().filter_map(|uuid| host.device(uuid));
     let parts: Vec<(DeviceUuid, Holder)> = known.map(|d| (d.uuid.clone(), holder(d))).collect();
-    used.add(want.tenant, want.ask.cpus_milli, want.ask.mem_mib, &parts);
+    let mem_mib = mem_held_mib(host, want.ask, devices);
+    used.add(want.tenant, want.ask.cpus_milli, mem_mib, &parts);
     used.launching += 1;
 }
 

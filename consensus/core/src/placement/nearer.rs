@@ -63,7 +63,8 @@ impl<'p> Round<'p> {
             && let Ok(devices) = self.devices_on(at, job, want)
         {
             let token = Token(TRIED_TOKEN + room as u64);
-            let (cpus_milli, mem_mib) = (want.ask.cpus_milli, want.ask.mem_mib);
+            let host = &self.ground.sites[at].row.host;
+            let (cpus_milli, mem_mib) = (want.ask.cpus_milli, fit::mem_held_mib(host, want.ask, &devices));
             let placed =
                 Placed { token, ends_ms, cpus_milli, mem_mib, devices: devices.clone(), over: Vec::new() };
             self.guards.place(self.ground, at, job, want, placed);

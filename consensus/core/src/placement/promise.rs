@@ -40,6 +40,8 @@ pub(super) struct Guard {
     pub(super) at_ms: u64,
     /// By site: what will be in use there when the promise falls due, the promised slots included.
     later: BTreeMap<usize, Used>,
+    /// Memory that each of the slots holds, in MiB.
+    mem_mib: Vec<u64>,
     /// With which of the job's asks.
     choice: u8,
     slots: Vec<(usize, Slot)>,
@@ -98,19 +100,15 @@ impl Guards {
             return;
         };
         let want = Want::of(job, ask);
-        let mut later: BTreeMap<usize, Used> = BTreeMap::new();
+        let (mut later, mut mem_mib) = (BTreeMap::<usize, Used>::new(), Vec::new());
         for (number, (at, slot)) in (0_u64..).zip(slots) {
             let used = match later.entry(*at) {
                 Entry::Occupied(used) => used.into_mut(),
                 Entry::Vacant(place) => place.insert(self.used_at(ground, *at, at_ms)),
             };
-            fit::take(
-                &ground.sites[*at].row.host,
-                used,
-                want,
-                &slot.devices,
-                slot_token(self.list.len(), number),
-            );
+            let (host, token) = (&ground.sites[*at].row.host, slot_token(self.list.len(), number));
+            fit::take(host, used, want, &slot.devices, token);
+            mem_mib.push(fit::mem_held_mib(host, ask, &slot.devices));
             used.launching = 0;
         }
         let guard = self.list.len();
@@ -123,6 +121,7 @@ impl Guards {
         let counts: BTreeSet<usize> = beside.filter(|other| *other != guard && earlier(other)).collect();
         let slots = slots.to_vec();
         self.list.push(Guard {
+            mem_mib,
             job: Arc::clone(job),
             at_ms,
             later,
@@ -191,11 +190,11 @@ impl Guards {
         let Some(ask) = gone.job.spec.ask_at(gone.choice) else {
             return;
         };
-        let (cpus_milli, mem_mib, slots) = (ask.cpus_milli, ask.mem_mib, gone.slots.clone());
+        let (cpus_milli, mem_mib, slots) = (ask.cpus_milli, gone.mem_mib.clone(), gone.slots.clone());
         for other in self.list.iter_mut().filter(|other| other.counts.contains(&guard)) {
-            for (number, (at, slot)) in (0_u64..).zip(&slots) {
+            for (number, ((at, slot), mem_mib)) in (0_u64..).zip(slots.iter().zip(&mem_mib)) {
                 if let Some(used) = other.later.get_mut(at) {
-                    used.subtract(slot_token(guard, number), cpus_milli, mem_mib, &slot.devices);
+                    used.subtract(slot_token(guard, number), cpus_milli, *mem_mib, &slot.devices);
                 }
             }
             other.counts.retain(|counted| *counted != guard);

@@ -5,6 +5,7 @@
 //! that are above theirs. What a round places counts at once, so a burst cannot outrun the accounting.
 
 use super::view::View;
+use crate::fit;
 use crate::state::job::Job;
 use crate::state::queue::{self, HALF_LIFE_MS, OverCeiling, Queue, UserShare};
 use rota_protocol::device::DeviceKind;
@@ -39,7 +40,7 @@ impl Shares {
             capacity.mem_mib += facts.mem_mib;
             for device in facts.devices.iter().filter(|d| d.kind == DeviceKind::Gpu) {
                 capacity.gpu_milli += 1_000;
-                capacity.vram_mib += device.vram_mib.unwrap_or(0);
+                capacity.vram_mib += fit::card_amounts(device).vram_mib;
             }
         }
         Self { capacity, placed: BTreeMap::new(), placed_by_user: BTreeMap::new(), now_ms }

@@ -211,7 +211,7 @@ impl Round<'_> {
             token,
             ends_ms: self.guards.ends_ms(job),
             cpus_milli: ask.cpus_milli,
-            mem_mib: ask.mem_mib,
+            mem_mib: amounts.mem_mib,
             devices: devices.to_vec(),
             over: Vec::new(),
         };

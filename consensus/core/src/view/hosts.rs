@@ -29,18 +29,20 @@ pub fn breaker(state: &State, now_ms: u64) -> BreakerView {
     state.care().breaker().view(hosts, now_ms)
 }
 
-/// All devices by host and UUID; those that a host no longer has last.
+/// All devices by host and UUID; those that a host no longer has, and those it does not offer, last.
 #[must_use]
 pub fn devices(state: &State) -> Vec<DeviceRow> {
     let rows = state.hosts().flat_map(|host| {
-        let known = host.facts.devices.iter().chain(&host.gone);
-        known.map(move |facts| DeviceRow {
+        let known = host.facts.devices.iter().chain(&host.gone).map(|facts| (facts, true));
+        let aside = host.facts.notes.set_aside.iter().map(|facts| (facts, false));
+        known.chain(aside).map(move |(facts, offered)| DeviceRow {
             host: host.id,
             host_name: host.name.clone(),
             facts: facts.clone(),
             held_by: holds(state, host, &facts.uuid),
             reading: None,
             mark: state.care().mark(&facts.uuid).map(Mark::view),
+            offered,
         })
     });
     rows.collect()
@@ -82,5 +84,6 @@ fn host_row(state: &State, host: &Host, now_ms: u64) -> HostRow {
         labels: host.facts.labels.clone(),
         version: host.facts.version.clone(),
         care: host.care.view(now_ms),
+        warnings: host.facts.notes.warnings.clone(),
     }
 }

@@ -241,6 +241,7 @@ fn device_facts(state: &State, host: HostId, uuids: &[DeviceUuid]) -> Vec<Device
         compute_cap: None,
         island: None,
         health: DeviceHealth::Lost { reason: "its host no longer knows it".into() },
+        detail: Default::default(),
     };
     uuids.iter().map(|uuid| known(uuid).unwrap_or_else(|| unknown(uuid))).collect()
 }

@@ -131,6 +131,7 @@ fn registration(lab: &Lab, host: HostId, b: u8, c: u8) -> HostRegistration {
         "h gpus=2xH100:80GiB cpus=8 mem=32GiB",
         "h cpus=1 mem=1GiB fpga=2 mig=3x1g.10gb:10GiB+1x3g.40gb:40GiB",
         "h gpus=4xA100:80GiB cpus=8 mem=32GiB dirty=GPU-h-0 order=reversed",
+        "h gpus=2xGB10:1GiB cpus=8 mem=32GiB unified=yes",
         "h",
     ];
     // Hosts 2 and 3 have cards of their own; the others fight for the same UUIDs.

@@ -210,6 +210,7 @@ pub(crate) fn host_facts(line: &str) -> (String, HostFacts) {
         devices: Vec::new(),
         labels: BTreeMap::new(),
         version: "1".into(),
+        notes: Default::default(),
     };
     let mut gpus = 0;
     for (key, value) in words.map(pair) {
@@ -250,6 +251,15 @@ pub(crate) fn host_facts(line: &str) -> (String, HostFacts) {
                     }
                 }
             }
+            "unified" => {
+                // The cards so far have the host's memory.
+                assert_eq!(value, "yes");
+                let pool = facts.mem_mib;
+                for device in facts.devices.iter_mut().filter(|d| d.kind == DeviceKind::Gpu) {
+                    device.detail.unified = true;
+                    device.vram_mib = Some(pool);
+                }
+            }
             "order" => {
                 // Another order of the driver's list: names stay.
                 assert_eq!(value, "reversed");
@@ -284,6 +294,7 @@ fn gpu(host: &str, index: u32, model: &str, vram_mib: u64) -> DeviceFacts {
         compute_cap: None,
         island: Some(index / 4),
         health: DeviceHealth::Healthy,
+        detail: Default::default(),
     }
 }
 

@@ -22,5 +22,6 @@ mod scripts;
 mod shares;
 mod specs;
 mod speeds;
+mod unified;
 mod views;
 mod waits;

@@ -217,6 +217,7 @@ fn added_host(name: String, added: &AddedHosts, like: Option<&HistoryHost>) -> H
         compute_cap: card.and_then(|card| card.compute_cap),
         island: card.and_then(|card| card.island),
         health: DeviceHealth::Healthy,
+        detail: Default::default(),
     };
     HistoryHost {
         cpus_milli: cpus.saturating_mul(added.cards),

@@ -48,6 +48,7 @@ pub(super) fn register(cluster: &mut Cluster, at: usize, host: &HistoryHost) -> 
         devices: host.devices.clone(),
         labels: host.labels.clone(),
         version: String::new(),
+        notes: Default::default(),
     };
     let registration = HostRegistration { boot: BootId(1), addr, facts };
     cluster.system(Command::RegisterHost { host: id, registration }).map(|_| ())

@@ -22,6 +22,7 @@ fn card(host: &str, index: u32) -> DeviceFacts {
         compute_cap: Some(90),
         island: None,
         health: DeviceHealth::Healthy,
+        detail: Default::default(),
     }
 }
 

@@ -1,19 +1,19 @@
 //! One card: its facts, its slices when it is cut, its live values. Only the UUID must be told (R024): whatever else
 //! cannot be told is absent, and the card stays as it is. Two answers alone close it: it fell off the bus, it must be reset.
 
-use super::signs;
-use crate::devices::{Found, clean};
+use super::{mig, signs};
+use crate::devices::{Found, clean, unified};
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::error::NvmlError;
-use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, DeviceReading};
+use rota_protocol::device::{DeviceDetail, DeviceFacts, DeviceHealth, DeviceKind, DeviceReading};
 use rota_protocol::ids::DeviceUuid;
-use std::fs;
+use rustix::io::Errno;
+use std::fs::{self, OpenOptions};
+use std::path::Path;
 
-/// `NVML_DEVICE_MIG_ENABLE`.
-const MIG_ENABLED: u32 = 1;
-/// More slices than any card has: a larger answer is not believed.
-const SLICES_MAX: u32 = 64;
+/// Device files are numbered below this.
+const MINOR_END: u32 = 1 << 20;
 
 /// What the answers about one card say of its health: the worst of them stays.
 #[derive(Debug, Default)]
@@ -47,45 +47,73 @@ impl Asked {
 }
 
 /// What is found about the card at this place of the driver's list, or about its slices when it is cut.
-pub(super) fn card(device: &Device<'_>, uuid: &DeviceUuid, index: u32) -> Found {
+pub(super) fn card(device: &Device<'_>, uuid: &DeviceUuid, index: u32, root: &Path) -> Found {
     let mut found = Found::default();
     let mut asked = Asked::default();
-    let own = facts(device, uuid.clone(), DeviceKind::Gpu, Some(index), &mut asked);
+    let mut own = facts(device, uuid.clone(), DeviceKind::Gpu, Some(index), &mut asked);
     let mut signs = signs::signs(device, &mut asked);
-    let slices = slices(device, &mut asked);
+    let slices = mig::slices(device, &mut asked);
     signs.lost = asked.lost.is_some();
     signs.reset_required = asked.reset_required.is_some();
     found.signs.insert(uuid.clone(), signs);
-    let health = asked.health();
+    own.health = asked.health();
+    own.detail.minor = asked.told(device.minor_number(), "minor number").filter(|minor| *minor < MINOR_END);
+    own.detail.power_limit_mw =
+        asked.told(device.power_management_limit(), "power limit").and_then(clean::power_mw);
+    if let Some(path) = own.detail.minor.map(|minor| root.join(format!("dev/nvidia{minor}")))
+        && is_denied(&path)
+    {
+        let reason = format!("not managed: this agent's own cgroup does not let it open {}", shown(&path));
+        own.health = DeviceHealth::Unknown { reason };
+        found.set_aside.push(own);
+        return found;
+    }
     let Some(slices) = slices else {
-        found.devices.push(DeviceFacts { health, ..own });
+        if own.vram_mib.is_none() && !own.detail.unified {
+            found.warnings.push(format!(
+                "{uuid} does not tell its memory: only tasks that ask for no GPU memory may have it"
+            ));
+        }
+        found.devices.push(own);
         return found;
     };
-    if slices.is_empty() {
-        found.notes.push(format!("nvml: card {index} is in MIG mode and has no slices"));
+    own.detail.profiles = mig::profiles(device, own.vram_mib);
+    let (slices, notes) = mig::named(slices, index);
+    found.notes = notes;
+    for (slice, uuid) in slices {
+        found.devices.push(part(&slice, uuid, &own));
     }
-    for slice in slices {
-        match name_of(&slice) {
-            Ok(uuid) => {
-                let mut asked = Asked::default();
-                let part = facts(&slice, uuid, DeviceKind::Mig, None, &mut asked);
-                // A slice is no better than its card.
-                let health = if health.is_healthy() { asked.health() } else { health.clone() };
-                found.devices.push(DeviceFacts { bus: own.bus.clone(), numa: own.numa, health, ..part });
-            }
-            Err(error) => found.notes.push(format!("nvml: a slice of card {index} {error}")),
-        }
-    }
+    own.health = DeviceHealth::Unknown { reason: mig::reason(&found.devices) };
+    found.set_aside.push(own);
     found
 }
 
-/// The MIG slices of a card that is cut, which then cannot be granted whole; `None` for a whole card.
-pub(super) fn slices<'nvml>(device: &Device<'nvml>, asked: &mut Asked) -> Option<Vec<Device<'nvml>>> {
-    if asked.told(device.mig_mode(), "MIG mode")?.current != MIG_ENABLED {
-        return None;
+/// The cgroup's rules for devices forbid it: `EPERM`, where missing rights of the user are `EACCES`.
+fn is_denied(path: &Path) -> bool {
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    opened.is_err_and(|error| error.raw_os_error() == Some(Errno::PERM.raw_os_error()))
+}
+
+fn shown(path: &Path) -> String {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+    format!("/dev/{}", name.unwrap_or_default())
+}
+
+/// A slice of a card.
+fn part(slice: &Device<'_>, uuid: DeviceUuid, card: &DeviceFacts) -> DeviceFacts {
+    let mut asked = Asked::default();
+    let mut own = facts(slice, uuid, DeviceKind::Mig, None, &mut asked);
+    if let Some(profile) = mig::profile(slice, card.vram_mib) {
+        own.model = profile;
     }
-    let most = device.mig_device_count().unwrap_or(0).min(SLICES_MAX);
-    Some((0..most).filter_map(|index| device.mig_device_by_index(index).ok()).collect())
+    own.bus.clone_from(&card.bus);
+    own.numa = card.numa;
+    own.compute_cap = own.compute_cap.or(card.compute_cap);
+    own.detail.parent = Some(card.uuid.clone());
+    own.detail.minor = card.detail.minor;
+    // A slice is no better than its card.
+    own.health = if card.health.is_healthy() { asked.health() } else { card.health.clone() };
+    own
 }
 
 /// The one call that must not fail: what has no name cannot be granted.
@@ -107,10 +135,13 @@ fn facts(
     // Asked because it touches the hardware: names and sizes of a card that fell off the bus may still be cached.
     asked.told(device.temperature(TemperatureSensor::Gpu), "temperature");
     let cap = asked.told(device.cuda_compute_capability(), "capability");
+    let model = model.unwrap_or_default();
+    // A slice has memory of its own.
+    let unified = kind == DeviceKind::Gpu && unified::is_shared(&model);
     DeviceFacts {
         uuid,
         kind,
-        model: model.unwrap_or_default(),
+        model,
         vram_mib: memory.and_then(|memory| clean::vram_mib(memory.total)),
         numa: bus.as_deref().and_then(numa_node),
         bus,
@@ -118,6 +149,7 @@ fn facts(
         compute_cap: cap.and_then(|cap| clean::compute_cap(cap.major, cap.minor)),
         island: None,
         health: DeviceHealth::Healthy,
+        detail: DeviceDetail { unified, ..DeviceDetail::default() },
     }
 }
 

@@ -12,6 +12,15 @@ use std::path::Path;
 pub const LIBRARY_DEFAULT: &str = "libnvidia-ml.so.1";
 /// Names the library's path where the configuration does not.
 pub const LIBRARY_ENV: &str = "ROTA_NVML_LIBRARY";
+/// Where distributions put libraries; the loader's own cache has no text to read.
+const LIBRARY_FOLDERS: [&str; 6] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+    "/run/nvidia/driver/usr/lib64",
+];
 /// Where the kernel module tells its version.
 const MODULE_VERSION: &str = "proc/driver/nvidia/version";
 
@@ -41,8 +50,8 @@ pub struct LibraryFacts {
 ///
 /// # Errors
 /// `Ok(None)` when there is no such library; an error when it is there and does not work.
-pub fn inspect(library: &OsStr) -> Result<Option<LibraryFacts>, DeviceError> {
-    let Some(nvml) = start(library)? else {
+pub fn inspect(library: &OsStr, root: &Path) -> Result<Option<LibraryFacts>, DeviceError> {
+    let Some(nvml) = start(library, root)? else {
         return Ok(None);
     };
     let count = nvml.device_count().map_err(|error| failed("nvmlDeviceGetCount", &error));
@@ -54,7 +63,7 @@ pub fn inspect(library: &OsStr) -> Result<Option<LibraryFacts>, DeviceError> {
 }
 
 /// Starts the library; `None` when it is not there.
-pub(super) fn start(library: &OsStr) -> Result<Option<Nvml>, DeviceError> {
+pub(super) fn start(library: &OsStr, root: &Path) -> Result<Option<Nvml>, DeviceError> {
     match Nvml::builder().lib_path(library).init() {
         Ok(nvml) => Ok(Some(nvml)),
         Err(NvmlError::LibloadingError(error)) if !is_there(library) => {
@@ -63,9 +72,36 @@ pub(super) fn start(library: &OsStr) -> Result<Option<Nvml>, DeviceError> {
         }
         Err(error) => Err(DeviceError::Start {
             library: library.to_string_lossy().into_owned(),
-            cause: error.to_string(),
+            cause: cause(&error, library, root),
         }),
     }
+}
+
+/// The library's word, with the versions that meet and the cure where a person can do something.
+fn cause(error: &NvmlError, library: &OsStr, root: &Path) -> String {
+    let cure = match error {
+        NvmlError::LibRmVersionMismatch => {
+            "load the kernel module of the new driver (`modprobe -r nvidia`, `modprobe nvidia`), or reboot"
+        }
+        NvmlError::DriverNotLoaded => "load the kernel module (`modprobe nvidia`)",
+        _ => return error.to_string(),
+    };
+    let told = |version: Option<String>| version.unwrap_or_else(|| "of unknown version".to_owned());
+    let (module, own) = (told(module_version(root)), told(library_version(library)));
+    format!("{error} (kernel module {module}, library {own}): {cure}")
+}
+
+/// The library's version by the name of its file: `libnvidia-ml.so.1` is a link to one that ends in it.
+#[must_use]
+pub fn library_version(library: &OsStr) -> Option<String> {
+    let path = Path::new(library);
+    let found = if path.components().count() > 1 {
+        fs::canonicalize(path).ok()?
+    } else {
+        LIBRARY_FOLDERS.iter().find_map(|folder| fs::canonicalize(Path::new(folder).join(path)).ok())?
+    };
+    let (_, version) = found.file_name()?.to_str()?.split_once(".so.")?;
+    version.contains('.').then(|| clean::text(version))?
 }
 
 /// A path that exists and cannot be loaded is a broken driver; a bare name that the loader does not find is none.
@@ -107,8 +143,8 @@ pub fn module_version(root: &Path) -> Option<String> {
     clean::text(version)
 }
 
-pub(super) fn failed(call: &'static str, error: &NvmlError) -> DeviceError {
-    DeviceError::Call { call, cause: error.to_string() }
+pub(super) fn failed(call: &str, error: &NvmlError) -> DeviceError {
+    DeviceError::Call { call: call.to_owned(), cause: error.to_string() }
 }
 
 #[cfg(test)]

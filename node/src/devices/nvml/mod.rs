@@ -2,26 +2,33 @@
 //! such devices. Each symbol is resolved when it is called, so that an old driver lacks a feature, not its cards.
 //! Any call but the UUID's may fail. Every call may hang: see [`super::probe`].
 //!
-//! `library`: where it is and whether it starts; `card`: facts and values; `signs`: wellbeing; `events`: Xids.
+//! `library`: where it is and whether it starts; `card`: facts and values; `mig`: slices; `links`: which cards are
+//! joined; `signs`: wellbeing; `events`: Xids.
 
 mod card;
 mod events;
 mod library;
+mod links;
+mod mig;
 mod signs;
 
-pub use library::{LIBRARY_DEFAULT, LIBRARY_ENV, LibraryFacts, inspect, library_path, module_version};
+pub use library::{
+    LIBRARY_DEFAULT, LIBRARY_ENV, LibraryFacts, inspect, library_path, library_version, module_version,
+};
 
 use super::signs::Signs;
 use super::{DeviceError, DeviceProvider, Found, Progress};
 use events::{Heard, Listener};
 use library::{failed, retire, start};
-use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
-use rota_protocol::device::DeviceReading;
+use nvml_wrapper::{Device, Nvml};
+use rota_protocol::device::{DeviceFacts, DeviceKind, DeviceReading};
 use rota_protocol::ids::DeviceUuid;
 use rota_protocol::limits::HOST_DEVICES_MAX;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::mem;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// After this many looks the library is started anew even if all is well: a driver shows cards that were added
@@ -31,6 +38,7 @@ const RESTART_LOOKS: u32 = 6;
 /// Cards of one NVML library.
 pub struct NvmlProvider {
     library: OsString,
+    root: PathBuf,
     open: Option<Open>,
     looks: u32,
     well: bool,
@@ -41,6 +49,8 @@ pub struct NvmlProvider {
 struct Open {
     nvml: Arc<Nvml>,
     listener: Option<Listener>,
+    /// Islands by card, of the cards that they were asked of.
+    islands: Option<(Vec<DeviceUuid>, BTreeMap<DeviceUuid, u32>)>,
 }
 
 impl Open {
@@ -63,10 +73,10 @@ impl Open {
 }
 
 impl NvmlProvider {
-    /// Does not touch the library yet.
+    /// Cards of this library, with the kernel's word on them below `root`. Does not touch the library yet.
     #[must_use]
-    pub fn new(library: OsString) -> Self {
-        Self { library, open: None, looks: 0, well: false, progress: Arc::default() }
+    pub fn new(library: OsString, root: PathBuf) -> Self {
+        Self { library, root, open: None, looks: 0, well: false, progress: Arc::default() }
     }
 }
 
@@ -93,21 +103,25 @@ impl DeviceProvider for NvmlProvider {
             self.open.take().map(Open::close).unwrap_or_default()
         };
         self.well = false;
-        let open = match self.open.take() {
+        let mut open = match self.open.take() {
             Some(open) => open,
-            None => match start(&self.library)? {
+            None => match start(&self.library, &self.root)? {
                 Some(nvml) => {
                     let nvml = Arc::new(nvml);
                     let listener = Listener::begin(&nvml, names(&nvml, &self.progress));
-                    Open { nvml, listener }
+                    Open { nvml, listener, islands: None }
                 }
                 None => {
-                    let note = format!("nvml: no library {}", self.library.to_string_lossy());
-                    return Ok(Found { notes: vec![note], ..Found::default() });
+                    // No doubt where no card is known; where one is, nobody can tell what became of it.
+                    let doubt = Some(format!("no library {}", self.library.to_string_lossy()));
+                    return Ok(Found { doubt, ..Found::default() });
                 }
             },
         };
-        let found = cards(&open.nvml, &self.progress, &mut xids);
+        let mut found = cards(&open.nvml, &Asks { progress: &self.progress, root: &self.root }, &mut xids);
+        if let Ok(found) = &mut found {
+            add_islands(&mut open, &self.progress, found);
+        }
         // Kept open also after trouble, until the next look: somebody must listen to the events.
         self.open = Some(open);
         let found = found?;
@@ -142,11 +156,12 @@ fn readings(nvml: &Nvml, progress: &Progress) -> Vec<DeviceReading> {
     let mut all = Vec::new();
     for device in (0..places(nvml).unwrap_or(0)).filter_map(|index| nvml.device_by_index(index).ok()) {
         let Ok(uuid) = card::name_of(&device) else { continue };
-        if progress.skips(&uuid) {
+        // Values only inform: a device that hung is asked for them again when it has told its facts.
+        if progress.skips(&uuid) || progress.is_last(&uuid) {
             continue;
         }
         progress.asking(&uuid);
-        match card::slices(&device, &mut card::Asked::default()) {
+        match mig::slices(&device, &mut card::Asked::default()) {
             Some(slices) => all.extend(slices.iter().filter_map(card::reading)),
             None => all.extend(card::reading(&device)),
         }
@@ -155,9 +170,17 @@ fn readings(nvml: &Nvml, progress: &Progress) -> Vec<DeviceReading> {
     all
 }
 
-fn cards(nvml: &Nvml, progress: &Progress, xids: &mut Heard) -> Result<Found, DeviceError> {
+/// What goes along with each question of a look.
+struct Asks<'a> {
+    progress: &'a Progress,
+    root: &'a Path,
+}
+
+fn cards(nvml: &Nvml, asks: &Asks<'_>, xids: &mut Heard) -> Result<Found, DeviceError> {
+    let progress = asks.progress;
     let count = places(nvml).map_err(|error| failed("nvmlDeviceGetCount", &error))?;
     let mut found = Found::default();
+    let mut last = Vec::new();
     for index in 0..count {
         let device = match nvml.device_by_index(index) {
             Ok(device) => device,
@@ -179,20 +202,53 @@ fn cards(nvml: &Nvml, progress: &Progress, xids: &mut Heard) -> Result<Found, De
             Ok(uuid) if progress.skips(&uuid) => {
                 found.doubt = Some(format!("an earlier call about {uuid} has not returned"));
             }
-            Ok(uuid) => {
-                progress.asking(&uuid);
-                let mut part = card::card(&device, &uuid, index);
-                if let (Some(signs), Some(heard)) = (part.signs.get_mut(&uuid), xids.remove(&uuid)) {
-                    signs.xids = heard;
-                }
-                progress.answered(&part);
-                found.add(part);
-            }
+            Ok(uuid) if progress.is_last(&uuid) => last.push((device, uuid, index)),
+            Ok(uuid) => add_card(&device, &uuid, index, asks, xids, &mut found),
         }
+    }
+    for (device, uuid, index) in last {
+        add_card(&device, &uuid, index, asks, xids, &mut found);
     }
     add_unheard(&mut found.signs, xids);
     found.devices.sort_by(|a, b| a.uuid.cmp(&b.uuid));
     Ok(found)
+}
+
+/// Links last as long as the cards do: they are asked again when other cards answer, or the library was started anew.
+fn add_islands(open: &mut Open, progress: &Progress, found: &mut Found) {
+    let whole = |d: &&mut DeviceFacts| d.kind == DeviceKind::Gpu && d.health.is_healthy();
+    let names: Vec<DeviceUuid> = found.devices.iter_mut().filter(whole).map(|d| d.uuid.clone()).collect();
+    let islands = match open.islands.take() {
+        Some((of, islands)) if of == names => islands,
+        _ => {
+            let by_name =
+                |uuid: &DeviceUuid| Some((open.nvml.device_by_uuid(uuid.0.as_str()).ok()?, uuid.clone()));
+            let cards: Vec<(Device<'_>, DeviceUuid)> = names.iter().filter_map(by_name).collect();
+            links::islands(&cards, progress)
+        }
+    };
+    for device in &mut found.devices {
+        device.island = islands.get(&device.uuid).copied();
+    }
+    open.islands = Some((names, islands));
+}
+
+fn add_card(
+    device: &Device<'_>,
+    uuid: &DeviceUuid,
+    index: u32,
+    asks: &Asks<'_>,
+    xids: &mut Heard,
+    found: &mut Found,
+) {
+    let progress = asks.progress;
+    progress.asking(uuid);
+    let mut part = card::card(device, uuid, index, asks.root);
+    if let (Some(signs), Some(heard)) = (part.signs.get_mut(uuid), xids.remove(uuid)) {
+        signs.xids = heard;
+    }
+    progress.answered(&part);
+    found.add(part);
 }
 
 /// A card may say by an event that it fails, and then answer no more.
@@ -211,10 +267,10 @@ mod tests {
     #[test]
     fn a_host_without_the_library_has_no_devices_and_says_so() {
         for absent in ["libnvidia-ml-not-here.so.1", "/nonexistent/libnvidia-ml.so.1"] {
-            let found = NvmlProvider::new(absent.into()).discover().expect("not an error");
-            assert!(found.devices.is_empty());
-            assert!(found.notes[0].contains(absent), "{:?}", found.notes);
-            assert_eq!(inspect(absent.as_ref()), Ok(None));
+            let found = NvmlProvider::new(absent.into(), "/".into()).discover().expect("not an error");
+            assert!(found.devices.is_empty() && found.notes.is_empty());
+            assert!(found.doubt.is_some_and(|doubt| doubt.contains(absent)));
+            assert_eq!(inspect(absent.as_ref(), Path::new("/")), Ok(None));
         }
     }
 
@@ -223,7 +279,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("libnvidia-ml.so.1");
         fs::write(&path, "not an object file").expect("writable");
-        let error = NvmlProvider::new(path.clone().into()).discover().expect_err("broken driver");
+        let error = NvmlProvider::new(path.clone().into(), "/".into()).discover().expect_err("broken driver");
         assert!(error.to_string().contains(&path.display().to_string()), "{error}");
     }
 }

@@ -113,6 +113,7 @@ impl Host {
                 devices: Vec::new(),
                 labels: BTreeMap::new(),
                 version: String::new(),
+                notes: Default::default(),
             }),
             gone: Vec::new(),
             life: HostLife::Joining,
