@@ -26,7 +26,12 @@ if [ "$1" = rm ]; then
     [ ! -e "$here/refuse" ] || exit 1
     for name; do :; done
     echo "$name" >> "$here/removed"
-    [ ! -e "$here/$name.pid" ] || { kill -KILL -- "-$(cat "$here/$name.pid")" 2>/dev/null; rm -f "$here/$name.pid"; }
+    if [ -e "$here/$name.pid" ]; then
+        pid=$(cat "$here/$name.pid"); rm -f "$here/$name.pid"
+        kill -KILL -- "-$pid" 2>/dev/null
+        # As an engine does: it answers when the container is gone.
+        while kill -0 "$pid" 2>/dev/null; do sleep 0.01; done
+    fi
     exit 0
 fi
 [ ! -e "$here/broken" ] || { echo "cannot find the image" >&2; exit 125; }

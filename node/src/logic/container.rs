@@ -132,6 +132,13 @@ impl Executor {
                 argv.push(word(format!("--user={uid}:{gid}")));
             }
         }
+        // An engine reads nothing and shows no terminal unless it is told to.
+        if !order.output.stdin.is_empty() || order.life.session.is_some() {
+            argv.push(word("--interactive"));
+        }
+        if order.life.session.is_some() {
+            argv.push(word("--tty"));
+        }
         if container.read_only {
             argv.push(word("--read-only"));
         }

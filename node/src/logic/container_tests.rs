@@ -31,6 +31,8 @@ fn order(env: &[(&str, &str)]) -> LaunchOrder {
         warning: Some(Warning { signal: 10, before_ms: 1, leader_only: false }),
         requeue_status: None,
         gang: Vec::new(),
+        output: rota_protocol::output::OutputOrder::default(),
+        life: rota_protocol::session::LifeOrder::default(),
         around: rota_protocol::around::Around::default(),
         life: Default::default(),
         output: Default::default(),
@@ -227,6 +229,22 @@ fn what_a_job_says_of_its_container_is_passed_on() {
             .iter()
             .any(|w| w.contains("source=/,") || w.starts_with("--userns") || w.starts_with("--device"))
     );
+}
+
+/// A job's input and its terminal are the program's, not the engine's alone.
+#[test]
+fn an_engine_is_told_of_input_and_terminal() {
+    let has = |order: LaunchOrder, word: &str| {
+        lines(&wrap(Runtime::Podman, &container(), order).argv).iter().any(|said| said == word)
+    };
+    let mut typed = usual();
+    typed.output.stdin = vec![b'x'];
+    assert!(has(typed.clone(), "--interactive") && !has(typed, "--tty"));
+    assert!(!has(usual(), "--interactive") && !has(usual(), "--tty"));
+    let size = rota_protocol::session::TerminalSize { rows: 24, cols: 80 };
+    let mut shown = usual();
+    shown.life.session = Some(rota_protocol::session::SessionSpec { size, hold_ms: None });
+    assert!(has(shown.clone(), "--interactive") && has(shown, "--tty"));
 }
 
 /// S10, S12: values are in no arguments, and nothing that a loader or a runtime reads is in a runtime's own environment.
