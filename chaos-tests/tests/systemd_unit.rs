@@ -42,6 +42,12 @@ fn the_unit_keeps_the_agents_promises() {
         ("Service.Restart", "always", "an agent that ends comes back"),
         ("Unit.StartLimitIntervalSec", "0", "an agent that fails often is still tried again"),
         ("Service.OOMPolicy", "continue", "a task killed for memory does not end the agent"),
+        (
+            "Service.OOMScoreAdjust",
+            "-900",
+            "the agent is a late choice for the kernel; its shims give it back for tasks",
+        ),
+        ("Service.DelegateSubgroup", "agent", "the agent sits beside the groups of attempts, not above them"),
         ("Service.StateDirectory", "rota", "the data directory exists"),
         ("Service.TasksMax", "infinity", "tasks count as the service's"),
         ("Service.WatchdogSec", "30s", "a frozen agent is started anew"),
@@ -80,7 +86,6 @@ fn the_unit_does_not_reach_into_tasks() {
         "CPUQuota",
         "MemoryMax",
         "RootDirectory",
-        "OOMScoreAdjust",
         "ProtectControlGroups",
     ];
     let set: Vec<_> = inherited.iter().filter(|key| unit.contains_key(&format!("Service.{key}"))).collect();

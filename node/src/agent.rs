@@ -117,8 +117,12 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     }
     let (notes, from_shims) = mpsc::channel(SHIM_NOTES_MAX);
     let exe = std::env::current_exe().map_err(io("cannot tell which program this is"))?;
-    let (shims, adopted) = ShimHost::start(&exe, &config.data_dir, notes).await?;
+    let (cages, offer) = (config.cages(), config.offer()?);
+    let (shims, adopted) = ShimHost::start_caged(&exe, &config.data_dir, (&cages, offer), notes).await?;
     shims.keep_by(config.output.rules());
+    let place = shims.place();
+    tracing::info!("isolation of tasks: {place}");
+    metrics::gauge!(crate::meters::ISOLATION).set(f64::from(place.effective() as u8));
     for attempt in &adopted {
         tracing::info!(?attempt, "took over an attempt");
     }
@@ -143,6 +147,9 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
 pub async fn run(config: AgentConfig) -> Result<(), AgentError> {
     if let Err(error) = keep_keys_out_of_dumps() {
         tracing::warn!(%error, "a core dump of this process could show keys");
+    }
+    if let Err(error) = be_spared() {
+        tracing::warn!(%error, "the kernel may choose this process when memory runs out");
     }
     let running = start(config).await?;
     let node = &running.node;
@@ -248,6 +255,17 @@ async fn pass_on(mut notes: mpsc::Receiver<ShimNote>, node: Arc<Node>) {
     if !node.is_closing() {
         end_process("the shims' notes ended");
     }
+}
+
+/// A late choice for the kernel when memory runs out (R050), unless the service's file says otherwise. Shims inherit
+/// it, tasks do not.
+fn be_spared() -> std::io::Result<()> {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    const SPARED: &str = "-900";
+    if rustix::process::geteuid().is_root() && std::fs::read_to_string(FILE)?.trim() == "0" {
+        std::fs::write(FILE, SPARED)?;
+    }
+    Ok(())
 }
 
 /// One data directory serves one agent: the lock goes with the process, however it ends.

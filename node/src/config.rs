@@ -3,12 +3,14 @@
 //! Not here: anything that the cluster decides for itself (membership, leadership, lease epochs).
 
 use crate::containers::{self, ContainersConfig};
-use crate::devices::{DeviceConfig, DeviceSettings, Limit};
+use crate::devices::{DeviceConfig, DeviceSettings, Limit, host};
 use crate::hooks::{HooksConfig, SessionsConfig};
 use crate::logic::lease::LeaseParams;
 use crate::output_config::OutputConfig;
+use crate::shim::cage::{CageSettings, Offer};
 use rota_consensus::Timings;
 use rota_protocol::PublicError;
+use rota_protocol::cage::Isolation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -97,6 +99,10 @@ pub struct AgentConfig {
     pub sessions: SessionsConfig,
     /// Containers.
     pub containers: ContainersConfig,
+    /// How far tasks are kept apart: `full`, `basic` or `none`.
+    pub isolation: Isolation,
+    /// The rest of what bounds tasks.
+    pub tasks: CageSettings,
 }
 
 impl Default for AgentConfig {
@@ -120,6 +126,8 @@ impl Default for AgentConfig {
             hooks: HooksConfig::default(),
             sessions: SessionsConfig::default(),
             containers: ContainersConfig::default(),
+            isolation: Isolation::Full,
+            tasks: CageSettings::default(),
         }
     }
 }
@@ -181,6 +189,7 @@ impl AgentConfig {
         self.containers.check().map_err(ConfigError::Rule)?;
         self.devices.xid_table().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.devices.trial_ms().map_err(|e| ConfigError::Rule(e.to_string()))?;
+        self.tasks.check().map_err(ConfigError::Rule)?;
         if self.listen.port() == 0 {
             return Err(ConfigError::Rule(
                 "listen: port 0 would change at each start; give one, such as 7420".into(),
@@ -215,6 +224,25 @@ impl AgentConfig {
             labels: self.labels.clone().into_iter().chain(containers::labels(&self.containers)).collect(),
             boot: None,
         })
+    }
+
+    /// What is offered to all tasks together.
+    ///
+    /// # Errors
+    /// As for [`Self::devices`].
+    pub fn offer(&self) -> Result<Offer, ConfigError> {
+        let devices = self.devices("").map_err(|error| ConfigError::Rule(error.to_string()))?;
+        Ok(Offer {
+            cpus_milli: devices.cpus_milli.unwrap_or_else(host::cpus_milli),
+            mem_mib: devices.mem_mib.unwrap_or_else(host::mem_mib),
+            socket: self.socket_path(),
+        })
+    }
+
+    /// What bounds tasks.
+    #[must_use]
+    pub fn cages(&self) -> CageSettings {
+        CageSettings { isolation: self.isolation, ..self.tasks.clone() }
     }
 
     /// What peers dial.

@@ -8,6 +8,7 @@ mod identity;
 mod system;
 
 use crate::devices::DeviceConfig;
+use crate::shim::cage::Place;
 use rota_protocol::view::DoctorRow;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::UnixStream;
@@ -43,6 +44,20 @@ impl DoctorInput {
             root: "/".into(),
         }
     }
+}
+
+/// The name of the check of [`isolation`].
+pub const ISOLATION: &str = "isolation";
+
+/// How far tasks are kept apart here, and by what.
+#[must_use]
+pub fn isolation(place: &Place) -> DoctorRow {
+    let found = place.to_string();
+    if place.is_whole() {
+        return pass(ISOLATION, found);
+    }
+    let next = "run the agent as root outside of containers, on a host with control groups; or set `isolation` to what there is";
+    warn(ISOLATION, found, next)
 }
 
 /// Looks at everything, in the order in which a person would.

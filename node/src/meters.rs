@@ -79,6 +79,10 @@ pub const FINDINGS: &str = "rota_device_findings_total";
 pub const KMSG_OVERRUNS: &str = "rota_kmsg_overruns_total";
 /// 1 while faults of hosts only alert, because too many hosts had one.
 pub const BREAKER_OPEN: &str = "rota_breaker_open";
+/// How far tasks are kept apart on this host: 0 not, 1 by groups, 2 fully.
+pub const ISOLATION: &str = "rota_isolation_level";
+/// Processes of tasks that the kernel killed for memory.
+pub const OOM_KILLS: &str = "rota_task_oom_kills_total";
 /// This build. Label `version`; always 1.
 pub const BUILD_INFO: &str = "rota_build_info";
 
@@ -111,7 +115,7 @@ const fn metric(name: &'static str, kind: Kind, unit: Unit, help: &'static str) 
 }
 
 /// Every metric.
-pub const ALL: [Metric; 34] = [
+pub const ALL: [Metric; 36] = [
     metric(XIDS, Kind::Counter, Unit::Count, "Xids by class"),
     metric(FINDINGS, Kind::Counter, Unit::Count, "Findings about devices by cause"),
     metric(KMSG_OVERRUNS, Kind::Counter, Unit::Count, "Times that the kernel's log was lost unread"),
@@ -144,6 +148,8 @@ pub const ALL: [Metric; 34] = [
     metric(EPILOGS_FAILED, Kind::Counter, Unit::Count, "Epilogs that did not do their work"),
     metric(DEVICES_DIRTY, Kind::Gauge, Unit::Count, "Devices kept out although they are well"),
     metric(VIOLATIONS, Kind::Counter, Unit::Count, "Broken laws of the state; must stay 0"),
+    metric(ISOLATION, Kind::Gauge, Unit::Count, "How far tasks are kept apart: 0 not, 1 by groups, 2 fully"),
+    metric(OOM_KILLS, Kind::Counter, Unit::Count, "Processes of tasks killed for memory"),
     metric(BUILD_INFO, Kind::Gauge, Unit::Count, "This build; always 1"),
     metric(crate::http::REQUESTS, Kind::Counter, Unit::Count, "HTTP requests by route and status"),
 ];

@@ -6,8 +6,10 @@ use crate::config::{AgentConfig, DATA_DIR_DEFAULT, LISTEN_DEFAULT, Profile};
 use crate::devices::nvml;
 use crate::doctor::{self, DoctorInput};
 use crate::net::{found_cluster, join as join_cluster};
+use crate::shim::cage::Place;
 use crate::{agent, bench, demo};
 use rota_protocol::PublicError;
+use rota_protocol::cage::Isolation;
 use rota_protocol::view::DoctorRow;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -162,7 +164,9 @@ pub async fn doctor_rows(config: &AgentConfig) -> Vec<DoctorRow> {
     if let Ok(devices) = config.devices(&host_name()) {
         input.devices = devices;
     }
-    doctor::examine(&input).await
+    let mut rows = doctor::examine(&input).await;
+    rows.push(doctor::isolation(&Place::survey(&config.cages())));
+    rows
 }
 
 /// Whether this machine has cards that NVML shows.
@@ -206,6 +210,17 @@ fn settings(args: AgentArgs) -> Result<AgentConfig, Failure> {
             other => {
                 let message = format!("there is no profile {other}; there are production and chaos");
                 return Err(PublicError::invalid("profile", message, "production").into());
+            }
+        };
+    }
+    if let Some(isolation) = args.isolation {
+        config.isolation = match isolation.as_str() {
+            "full" => Isolation::Full,
+            "basic" => Isolation::Basic,
+            "none" => Isolation::None,
+            other => {
+                let message = format!("there is no isolation {other}; there are full, basic and none");
+                return Err(PublicError::invalid("isolation", message, "full").into());
             }
         };
     }
@@ -301,6 +316,7 @@ mod tests {
             cpus: None,
             mem: None,
             profile: None,
+            isolation: None,
             labels: Vec::new(),
             nvml_library: None,
             metrics_open_on_loopback: false,

@@ -126,6 +126,13 @@ pub enum AttemptEnd {
         /// What was found.
         reason: String,
     },
+    /// The kernel killed a process of it because its memory limit was reached, and it did not succeed.
+    OutOfMemory {
+        /// The limit, in MiB.
+        limit_mib: u64,
+        /// The greatest use, in MiB.
+        peak_mib: u64,
+    },
 }
 
 impl AttemptEnd {
@@ -138,9 +145,10 @@ impl AttemptEnd {
     /// The end counts against the user's retries (a host's fault and a preemption do not).
     #[must_use]
     pub fn is_users(&self) -> bool {
+        use AttemptEnd::{Exited, OutOfMemory, ProgramFault, Signalled, TimeLimit};
         matches!(
             self,
-            Self::Exited { .. } | Self::Signalled { .. } | Self::TimeLimit | Self::ProgramFault { .. }
+            Exited { .. } | Signalled { .. } | TimeLimit | ProgramFault { .. } | OutOfMemory { .. }
         )
     }
 
@@ -151,6 +159,7 @@ impl AttemptEnd {
             Self::Exited { code } => *code,
             Self::Signalled { signal } => 128_u8.saturating_add(*signal),
             Self::TimeLimit => 124,
+            Self::OutOfMemory { .. } => 137,
             Self::Cancelled => 130,
             Self::Preempted => 123,
             Self::Requeued { code } => *code,
@@ -183,6 +192,9 @@ impl fmt::Display for AttemptEnd {
             Self::HostStopped => f.write_str("ended while its host was shut down"),
             Self::DeviceFault { reason } => write!(f, "its device failed: {reason}"),
             Self::ProgramFault { reason } => write!(f, "its program failed on the device: {reason}"),
+            Self::OutOfMemory { limit_mib, peak_mib } => {
+                write!(f, "out of memory: used {peak_mib} MiB of {limit_mib} MiB")
+            }
         }
     }
 }

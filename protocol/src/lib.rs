@@ -13,6 +13,7 @@ pub mod around;
 pub mod ask;
 pub mod attempt;
 pub mod bytes;
+pub mod cage;
 pub mod codec;
 pub mod command;
 pub mod container;

@@ -1,5 +1,6 @@
 //! What a host reports of its attempts: facts, at least once, idempotent by token.
 
+use crate::cage::Used;
 use crate::ids::Token;
 use crate::job::AttemptEnd;
 use serde::{Deserialize, Serialize};
@@ -27,5 +28,14 @@ pub enum AttemptFact {
         end: AttemptEnd,
         /// How long it ran, in ms of the host's monotonic clock.
         ran_ms: u64,
+    },
+    /// The same, with what the kernel counted of it.
+    EndedWith {
+        /// How.
+        end: AttemptEnd,
+        /// How long it ran, in ms of the host's monotonic clock.
+        ran_ms: u64,
+        /// What it used.
+        used: Used,
     },
 }

@@ -11,6 +11,7 @@
 //! presence counts.
 
 use crate::around::Around;
+use crate::cage::{Cage, Used};
 use crate::ids::{BootId, ClusterId, DeviceUuid, HostId, LeaseEpoch, TaskId, Token};
 use crate::job::{AttemptEnd, EndReason};
 use crate::output::OutputOrder;
@@ -71,6 +72,8 @@ pub struct LaunchOrder {
     pub life: LifeOrder,
     /// What it has around its program.
     pub around: Around,
+    /// What bounds it.
+    pub cage: Cage,
 }
 
 /// Who keeps an attempt, written before its task starts: whoever finds the record knows that the token was used.
@@ -103,13 +106,16 @@ pub struct ExitRecord {
     pub stderr_bytes: u64,
     /// Bytes of both that were not kept because a stream passed its limit or its rate, or the disk refused them.
     pub dropped_bytes: u64,
+    /// What the kernel counted.
+    pub used: Used,
 }
 
 impl ExitRecord {
     /// The end of an attempt that never ran and said nothing.
     #[must_use]
     pub fn never_ran(token: Token, end: AttemptEnd) -> Self {
-        Self { token, end, ran_ms: 0, stdout_bytes: 0, stderr_bytes: 0, dropped_bytes: 0 }
+        let used = Used::default();
+        Self { token, end, ran_ms: 0, stdout_bytes: 0, stderr_bytes: 0, dropped_bytes: 0, used }
     }
 }
 

@@ -5,12 +5,15 @@
 //! as they are and are not repeated here; whoever grows one of them otherwise freezes it here first.
 
 use crate::ask;
+use crate::attempt::AttemptEnd;
+use crate::cage::Used;
 use crate::command::{self, SecretHash, TokenUse};
 use crate::device::{self, DeviceHealth, DeviceKind};
-use crate::ids::{BootId, ClusterId, DeviceUuid, HostId, JobId, LeaseEpoch, RequestId};
+use crate::ids::{BootId, ClusterId, DeviceUuid, HostId, JobId, LeaseEpoch, RequestId, Token};
 use crate::job::{self, Actor, ArraySpec};
 use crate::plan::Plan;
 use crate::report::AttemptReport;
+use crate::spool;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -143,6 +146,31 @@ pub(crate) struct HostRegistration {
 impl From<HostRegistration> for device::HostRegistration {
     fn from(old: HostRegistration) -> Self {
         Self { boot: old.boot, addr: old.addr, facts: old.facts.into() }
+    }
+}
+
+/// How an attempt ended, before anything was counted of it. In the records of attempts that ended under that build.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ExitRecord {
+    token: Token,
+    end: AttemptEnd,
+    ran_ms: u64,
+    stdout_bytes: u64,
+    stderr_bytes: u64,
+    dropped_bytes: u64,
+}
+
+impl From<ExitRecord> for spool::ExitRecord {
+    fn from(old: ExitRecord) -> Self {
+        Self {
+            token: old.token,
+            end: old.end,
+            ran_ms: old.ran_ms,
+            stdout_bytes: old.stdout_bytes,
+            stderr_bytes: old.stderr_bytes,
+            dropped_bytes: old.dropped_bytes,
+            used: Used::default(),
+        }
     }
 }
 

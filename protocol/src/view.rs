@@ -1,5 +1,6 @@
 //! What people and programs are shown: one consistent copy of the state, at a stated log index.
 
+use crate::cage::Used;
 use crate::device::{DeviceFacts, DeviceReading};
 use crate::health::{BreakerView, HostCareView, MarkView};
 use crate::ids::{BootId, ClusterId, HostId, JobId, LeaseEpoch, TaskId, Token};
@@ -99,6 +100,8 @@ pub struct AttemptRow {
     pub ended_ms: Option<u64>,
     /// Its process id on the host.
     pub pid: Option<u32>,
+    /// What the kernel counted of it, once it is over.
+    pub used: Used,
 }
 
 /// All about one job.

@@ -122,6 +122,19 @@ fn what_lies_in_the_spool() {
 }
 
 #[test]
+fn exit_records_of_format_1_are_read() {
+    let kept = read("exit_record_1");
+    assert_eq!(kept.len(), 12);
+    let mut values: BTreeMap<_, _> = peers::exit_records().into_iter().collect();
+    for (label, hex) in kept {
+        let old: rota_protocol::v1::ExitRecord = codec::decode(&unhex(&hex), LIMIT).unwrap();
+        let plain = values.remove(label.as_str()).unwrap();
+        let plain = rota_protocol::spool::ExitRecord { used: Default::default(), ..plain };
+        assert_eq!(rota_protocol::spool::ExitRecord::from(old), plain, "{label}");
+    }
+}
+
+#[test]
 fn frame_headers() {
     let lines = peers::frames();
     let lines: Vec<_> = lines.into_iter().map(|(label, frame)| (label.to_owned(), hex(&frame))).collect();

@@ -65,6 +65,10 @@ async fn accept(listener: UnixListener, node: Arc<Node>) {
                         continue;
                     }
                 };
+                // Its cage covers the socket already: a task without a user of its own has no business here.
+                if caller.uid_gid.is_some_and(|(uid, _)| node.config.tasks.is_dynamic(uid)) {
+                    continue;
+                }
                 let node = Arc::clone(&node);
                 tokio::spawn(async move {
                     if let Err(error) = session::serve(node, stream, Some(caller)).await {

@@ -157,9 +157,10 @@ fn ended(state: &mut State, mut record: ExitRecord) {
     }
     state.cards.left(record.token);
     stains::gone(&state.node, record.token);
+    metrics::counter!(crate::meters::OOM_KILLS).increment(u64::from(record.used.oom_kills));
     metrics::counter!(crate::meters::ATTEMPTS_ENDED, "end" => end_word(&record.end)).increment(1);
     metrics::counter!(crate::meters::OUTPUT_DROPPED_BYTES).increment(record.dropped_bytes);
-    state.outbox.ended(record.token, record.end.clone(), record.ran_ms);
+    state.outbox.ended_with(record.token, record.end.clone(), record.ran_ms, record.used);
     local.state = LocalState::Ended(record);
 }
 
@@ -270,7 +271,7 @@ async fn carry_out(
         }
         Action::ReportStarted { token, pid } => state.outbox.started(token, pid),
         Action::ReportEnded(record) => {
-            state.outbox.ended(record.token, record.end.clone(), record.ran_ms);
+            state.outbox.ended_with(record.token, record.end.clone(), record.ran_ms, record.used);
             // Remembered as ended, so that the release below follows when the log has it.
             state
                 .local
@@ -326,6 +327,8 @@ fn order(node: &Node, token: Token) -> Option<Result<LaunchOrder, String>> {
         let output = output::order(replica, attempt, &spec, node.config.output.limits());
         let kill_budget_ms = u32::try_from(params.kill_budget_ms).unwrap_or(u32::MAX);
         let roster = gang::roster(replica, attempt.task.job).filter(|_| meeting.is_some());
+        let devices = replica.host(node.host).map_or(&[][..], |host| &host.facts.devices);
+        let cage = node.shims.cage(token, node.shims.place().ask(devices, attempt, &spec));
         let order = LaunchOrder {
             cluster: node.cluster,
             host: node.host,
@@ -348,6 +351,7 @@ fn order(node: &Node, token: Token) -> Option<Result<LaunchOrder, String>> {
             output,
             life: node.config.life_order(job.user.clone(), spec.session.as_deref().copied()),
             around: meeting.as_ref().map(gang::Meeting::around).unwrap_or_default(),
+            cage,
         };
         Some(match (&spec.container, &node.containers) {
             (None, _) => Ok(order),

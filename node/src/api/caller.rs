@@ -5,6 +5,7 @@
 
 use crate::net::hash_secret;
 use crate::node::Node;
+use crate::shim::cage::CageSettings;
 use rota_protocol::command::{Command, least_role};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::job::{Actor, Role};
@@ -50,13 +51,19 @@ impl Caller {
     ///
     /// # Errors
     /// The agent is root, and a token is no reason to make its owner root on every host, and so master of the
-    /// cluster's keys: unless it is an administrator's, its user must be one that this host knows.
-    pub fn task_user(&self) -> Result<Option<(u32, u32)>, PublicError> {
+    /// cluster's keys. Unless it is an administrator's, tasks run as its user where this host knows that, and else as a
+    /// number from the configured range that is always the same for that name.
+    pub fn task_user(&self, cages: &CageSettings) -> Result<Option<(u32, u32)>, PublicError> {
         let own = rustix::process::geteuid().as_raw();
-        self.task_user_of(own, &std::fs::read_to_string("/etc/passwd").unwrap_or_default())
+        self.task_user_of(own, &std::fs::read_to_string("/etc/passwd").unwrap_or_default(), cages)
     }
 
-    fn task_user_of(&self, own: u32, passwd: &str) -> Result<Option<(u32, u32)>, PublicError> {
+    fn task_user_of(
+        &self,
+        own: u32,
+        passwd: &str,
+        cages: &CageSettings,
+    ) -> Result<Option<(u32, u32)>, PublicError> {
         let user = &self.actor.user;
         match self.uid_gid {
             Some((uid, _)) if own != 0 && uid != own && uid != 0 => {
@@ -71,21 +78,23 @@ impl Caller {
             None if own != 0 || self.actor.role >= Role::Admin => return Ok(None),
             None => {}
         }
-        let ids = passwd.lines().find_map(|line| {
+        let known = passwd.lines().find_map(|line| {
             let mut fields = line.split(':');
             let known = fields.next()? == user;
-            let (uid, gid) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
-            (known && uid != 0).then_some((uid, gid))
+            let (uid, gid) = (fields.nth(1)?.parse::<u32>().ok()?, fields.next()?.parse::<u32>().ok()?);
+            known.then_some((uid, gid))
         });
-        ids.map(Some).ok_or_else(|| {
-            PublicError::new(
-                ErrorCode::Forbidden,
-                format!(
-                    "tasks run as the user that submits them, and this host has no user {user} (root is for \
-                     administrators): make it on every host, with one number"
-                ),
-            )
-        })
+        match known {
+            Some((0, _)) => {
+                let message = format!("{user} is root on this host, and root is for administrators' tokens");
+                Err(PublicError::new(ErrorCode::Forbidden, message))
+            }
+            Some(ids) => Ok(Some(ids)),
+            None => {
+                let uid = cages.dynamic_uid(user);
+                Ok(Some((uid, uid)))
+            }
+        }
     }
 
     /// Refuses commands above the caller's rights before they travel.
@@ -144,17 +153,25 @@ mod tests {
             actor: Actor { tenant: user.into(), user: user.into(), role },
             uid_gid,
         };
-        let by_token = |user, role| of(user, role, None).task_user_of(0, passwd).map_err(|e| e.code);
+        let cages = CageSettings::default();
+        let by_token = |user, role| of(user, role, None).task_user_of(0, passwd, &cages).map_err(|e| e.code);
         assert_eq!(by_token("ann", Role::Submitter), Ok(Some((1001, 100))));
-        for user in ["root", "toor", "bob", "", "an"] {
+        for user in ["root", "toor"] {
             assert_eq!(by_token(user, Role::Operator), Err(ErrorCode::Forbidden), "{user}");
         }
+        for user in ["bob", "bad", "an"] {
+            let (uid, gid) = by_token(user, Role::Operator).unwrap().unwrap();
+            assert!(cages.is_dynamic(uid) && uid == gid, "{user} is nobody's number: {uid}");
+        }
         assert_eq!(by_token("bob", Role::Admin), Ok(None));
-        assert_eq!(of("bob", Role::Submitter, None).task_user_of(1001, passwd), Ok(None));
-        assert_eq!(of("ann", Role::Submitter, Some((7, 8))).task_user_of(0, passwd), Ok(Some((7, 8))));
-        assert_eq!(of("ann", Role::Admin, Some((1001, 100))).task_user_of(1001, passwd), Ok(None));
-        let other = of("bob", Role::Submitter, Some((1002, 100))).task_user_of(1001, passwd);
+        assert_eq!(of("bob", Role::Submitter, None).task_user_of(1001, passwd, &cages), Ok(None));
+        assert_eq!(
+            of("ann", Role::Submitter, Some((7, 8))).task_user_of(0, passwd, &cages),
+            Ok(Some((7, 8)))
+        );
+        assert_eq!(of("ann", Role::Admin, Some((1001, 100))).task_user_of(1001, passwd, &cages), Ok(None));
+        let other = of("bob", Role::Submitter, Some((1002, 100))).task_user_of(1001, passwd, &cages);
         assert_eq!(other.map_err(|e| e.code), Err(ErrorCode::Forbidden), "only root can become another user");
-        assert_eq!(of("root", Role::Admin, Some((0, 0))).task_user_of(0, passwd), Ok(None));
+        assert_eq!(of("root", Role::Admin, Some((0, 0))).task_user_of(0, passwd, &cages), Ok(None));
     }
 }

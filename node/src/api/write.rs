@@ -116,7 +116,7 @@ async fn submit(
             ..PublicError::new(ErrorCode::TooLarge, message)
         });
     }
-    let task_user = caller.task_user()?;
+    let task_user = caller.task_user(&node.config.tasks)?;
     let mut results: Vec<Option<Result<JobId, PublicError>>> = Vec::with_capacity(jobs.len());
     let mut proposals = Vec::with_capacity(jobs.len());
     for (request, mut spec) in jobs {

@@ -5,8 +5,9 @@ use super::device::{self, BreakerArgs, breaker_text};
 use super::failure::{Failure, STATUS_FAILED};
 use crate::client::target::SYSTEM_DATA_DIR;
 use crate::client::{fresh_request, unexpected};
-use crate::doctor::{DoctorInput, examine};
+use crate::doctor::{DoctorInput, examine, isolation};
 use crate::parse::{time, word};
+use crate::shim::cage::{CageSettings, Place};
 use crate::table::Table;
 use clap::{Args, Subcommand, ValueEnum};
 use rota_protocol::api::{ApiReply, ApiRequest};
@@ -246,5 +247,7 @@ async fn local(context: &Context, args: &DoctorArgs, error: Option<PublicError>)
         .clone()
         .or_else(|| std::env::var_os("ROTA_DATA_DIR").map(PathBuf::from))
         .unwrap_or_else(|| SYSTEM_DATA_DIR.into());
-    examine(&DoctorInput::new(&data_dir)).await
+    let mut rows = examine(&DoctorInput::new(&data_dir)).await;
+    rows.push(isolation(&Place::survey(&CageSettings::default())));
+    rows
 }

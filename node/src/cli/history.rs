@@ -219,6 +219,7 @@ mod tests {
             ended_ms: end.as_ref().map(|_| 1_000 + ran_ms),
             end,
             pid: None,
+            used: rota_protocol::cage::Used::default(),
         }
     }
 

@@ -9,6 +9,7 @@ use crate::parse::word;
 use crate::table::{Table, clean, cut};
 use clap::Args;
 use rota_protocol::api::{ApiReply, ApiRequest, QueueFilter};
+use rota_protocol::cage::Used;
 use rota_protocol::device::DeviceFacts;
 use rota_protocol::job::JobSpec;
 use rota_protocol::view::{AttemptRow, JobRow, JobView};
@@ -238,8 +239,18 @@ fn exit_of(view: &JobView) -> String {
     }
 }
 
+/// The greatest use of memory beside its limit, and what the kernel had to do about it.
+fn memory_of(used: Used) -> String {
+    let killed = if used.oom_kills > 0 { " (killed)" } else { "" };
+    match (used.peak_mib, used.limit_mib) {
+        (0, _) => "-".to_owned(),
+        (peak, 0) => format!("{peak} MiB{killed}"),
+        (peak, limit) => format!("{peak} of {limit} MiB{killed}"),
+    }
+}
+
 fn attempt_table(attempts: &[AttemptRow]) -> Table {
-    let mut table = Table::new(&["TASK", "ATTEMPT>", "HOST", "STATE", "STARTED", "DEVICES"]);
+    let mut table = Table::new(&["TASK", "ATTEMPT>", "HOST", "STATE", "STARTED", "MEMORY", "DEVICES"]);
     for attempt in attempts {
         let state = match (&attempt.end, attempt.state) {
             (Some(end), _) => end.to_string(),
@@ -253,6 +264,7 @@ fn attempt_table(attempts: &[AttemptRow]) -> Table {
             attempt.host_name.clone(),
             state,
             attempt.started_ms.map_or("-".to_owned(), stamp),
+            memory_of(attempt.used),
             devices.join(" "),
         ]);
     }

@@ -99,6 +99,9 @@ pub struct AgentArgs {
     /// Time bounds: production or chaos
     #[arg(long)]
     pub profile: Option<String>,
+    /// How far tasks are kept apart: full, basic or none
+    #[arg(long)]
+    pub isolation: Option<String>,
     /// A label that jobs may ask for; may be repeated
     #[arg(long = "label", value_name = "KEY=VALUE")]
     pub labels: Vec<String>,

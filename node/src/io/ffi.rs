@@ -2,7 +2,14 @@
 //! Everything else of the kernel is reached through rustix's safe calls.
 #![allow(unsafe_code, reason = "these calls have no safe wrapper; each block states why it is sound")]
 
-use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+pub mod cage;
+pub mod devices;
+mod signals;
+
+pub use signals::{Received, call_signal, queue_call, read_signal, signal, signal_fd, take_signals};
+
+use cage::Steps;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::process::Pid;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 use std::io;
@@ -97,6 +104,8 @@ pub struct Start<'a> {
     pub uid_gid: Option<(u32, u32)>,
     /// Make the task as likely to be chosen when memory runs out as any other process.
     pub oom_default: bool,
+    /// What bounds it.
+    pub cage: &'a Steps,
 }
 
 /// What a starting task was doing when it failed.
@@ -113,6 +122,8 @@ pub enum Stage {
     Exec = 4,
     /// The new process itself could not be made.
     Clone = 5,
+    /// One of the steps that bound it; `program` says which.
+    Cage = 6,
 }
 
 /// Why a task did not start.
@@ -122,7 +133,7 @@ pub struct StartError {
     pub stage: Stage,
     /// The kernel's words.
     pub error: io::Error,
-    /// Which of the programs it was about, when it failed in its exec.
+    /// Which of the programs, or of the cage's steps, it was about.
     pub program: usize,
 }
 
@@ -132,6 +143,7 @@ struct StartCell {
     stage: c_int,
     errno: c_int,
     program: usize,
+    inside: bool,
 }
 
 /// Starts a task in its own session, killed by the kernel when this process dies, with every signal as a program
@@ -149,6 +161,7 @@ pub fn start_task(start: &Start<'_>) -> Result<Pid, StartError> {
         stage: 0,
         errno: 0,
         program: 0,
+        inside: false,
     };
     // SAFETY: the stack is this function's own block of START_STACK_BYTES, its top aligned down to 16; CLONE_VFORK
     // keeps this thread from touching `cell`, `start` and the stack until the child has exec'd or exited; the child
@@ -156,8 +169,20 @@ pub fn start_task(start: &Start<'_>) -> Result<Pid, StartError> {
     let pid = unsafe {
         let top = stack.as_mut_ptr().add(START_STACK_BYTES);
         let top = top.sub(top as usize % 16);
-        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-        libc::clone(start_child, top.cast(), flags, (&raw mut cell).cast())
+        cell.inside = start.cage.group.is_some();
+        let inside = start.cage.group.as_ref().map(|group| {
+            let size = top as usize - stack.as_ptr() as usize;
+            cage::clone_into(group.as_fd(), stack.as_mut_ptr(), size, start_child, (&raw mut cell).cast())
+        });
+        match inside {
+            Some(pid) if pid > 0 => pid,
+            _ => {
+                // It moves itself then, which is slower.
+                cell.inside = false;
+                let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+                libc::clone(start_child, top.cast(), flags, (&raw mut cell).cast())
+            }
+        }
     };
     if pid < 0 {
         return fail(Stage::Clone, io::Error::last_os_error());
@@ -176,6 +201,7 @@ pub fn start_task(start: &Start<'_>) -> Result<Pid, StartError> {
         2 => Stage::User,
         3 => Stage::Workdir,
         4 => Stage::Exec,
+        6 => Stage::Cage,
         _ => Stage::Prepare,
     };
     Err(StartError { stage, error: io::Error::from_raw_os_error(errno), program })
@@ -185,7 +211,8 @@ extern "C" fn start_child(cell: *mut c_void) -> c_int {
     // SAFETY: the pointer is the parent's `StartCell`, which outlives this function (the parent is suspended).
     unsafe {
         let cell = cell.cast::<StartCell>();
-        let stage = start_steps(&*(*cell).start, (*cell).parent, &mut (*cell).program);
+        let inside = (*cell).inside;
+        let stage = start_steps(&*(*cell).start, (*cell).parent, inside, &mut (*cell).program);
         (*cell).errno = *libc::__errno_location();
         (*cell).stage = stage as c_int;
         libc::_exit(127)
@@ -196,7 +223,7 @@ extern "C" fn start_child(cell: *mut c_void) -> c_int {
 ///
 /// # Safety
 /// Only inside `start_task`'s child.
-unsafe fn start_steps(start: &Start<'_>, parent: c_int, program: &mut usize) -> Stage {
+unsafe fn start_steps(start: &Start<'_>, parent: c_int, inside: bool, program: &mut usize) -> Stage {
     // SAFETY: plain system calls on values that the caller keeps alive; raw ones where a wrapper looks for other threads.
     unsafe {
         if libc::setsid() < 0
@@ -215,6 +242,9 @@ unsafe fn start_steps(start: &Start<'_>, parent: c_int, program: &mut usize) -> 
         if libc::syscall(libc::SYS_close_range, 3 as c_long, c_long::from(u32::MAX), 0 as c_long) < 0 {
             return Stage::Prepare;
         }
+        if !start.cage.enter(inside, program) {
+            return Stage::Cage;
+        }
         if let Some((uid, gid)) = start.uid_gid {
             let (uid, gid) = (c_long::from(uid), c_long::from(gid));
             if libc::syscall(libc::SYS_setgroups, 0 as c_long, ptr::null::<c_void>()) < 0
@@ -231,6 +261,9 @@ unsafe fn start_steps(start: &Start<'_>, parent: c_int, program: &mut usize) -> 
         }
         if libc::chdir(start.workdir.as_ptr()) < 0 {
             return Stage::Workdir;
+        }
+        if !start.cage.lock(program) {
+            return Stage::Cage;
         }
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
@@ -262,132 +295,8 @@ unsafe fn exec_first(start: &Start<'_>, at: &mut usize) -> Stage {
     Stage::Exec
 }
 
-/// A signal as it was received.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Received {
-    /// Its number.
-    pub signal: i32,
-    /// The value that came with it, for queued signals.
-    pub value: i32,
-}
-
-/// The signal by which agent and shim talk: a real-time signal, so that each is queued with its value.
-#[must_use]
-pub fn call_signal() -> i32 {
-    const ABOVE_FIRST: i32 = 5;
-    libc::SIGRTMIN() + ABOVE_FIRST
-}
-
-/// Makes every signal act as by default (what was ignored by whoever started this process would otherwise be
-/// ignored by tasks too) and blocks all of them: they are read from [`signal_fd`].
-///
-/// # Errors
-/// Not on Linux as it is.
-pub fn take_signals() -> io::Result<()> {
-    for signal in 1..=libc::SIGRTMAX() {
-        // The raw call, because the C library refuses to touch the two signals that it keeps for itself.
-        // SAFETY: four zero words are the kernel's structure for the default action without flags or mask; refusals
-        // (KILL, STOP) are fine.
-        unsafe {
-            let default = [0_u64; 4];
-            let mask_bytes = size_of::<u64>();
-            libc::syscall(
-                libc::SYS_rt_sigaction,
-                signal,
-                &raw const default,
-                ptr::null_mut::<c_void>(),
-                mask_bytes,
-            );
-        }
-    }
-    // SAFETY: the set is initialised by sigfillset before use.
-    let done = unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut())
-    };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// A descriptor from which CHLD, TERM and the call signal are read. A forked copy reads the copy's own signals.
-///
-/// # Errors
-/// Out of descriptors.
-pub fn signal_fd() -> io::Result<OwnedFd> {
-    // SAFETY: the set is initialised before use; a non-negative result is a new descriptor that nothing else owns.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        for signal in [libc::SIGCHLD, libc::SIGTERM, call_signal()] {
-            libc::sigaddset(&raw mut set, signal);
-        }
-        let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
-        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
-    }
-}
-
-/// The next signal of a [`signal_fd`]; none when none is queued.
-///
-/// # Errors
-/// The descriptor is not one of those.
-pub fn read_signal(fd: BorrowedFd<'_>) -> io::Result<Option<Received>> {
-    // SAFETY: the structure is plain data that the kernel fills; its full size is offered.
-    unsafe {
-        let mut info: libc::signalfd_siginfo = std::mem::zeroed();
-        let size = size_of::<libc::signalfd_siginfo>();
-        let read = libc::read(fd.as_raw_fd(), (&raw mut info).cast(), size);
-        if read < 0 {
-            let error = io::Error::last_os_error();
-            return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
-        }
-        Ok(Some(Received { signal: c_int::try_from(info.ssi_signo).unwrap_or(0), value: info.ssi_int }))
-    }
-}
-
-/// Queues the call signal with a value for exactly the process behind a pidfd.
-///
-/// # Errors
-/// `ESRCH` when it is gone, `EAGAIN` when too many signals are queued, `EPERM`.
-pub fn queue_call(pidfd: BorrowedFd<'_>, value: i32) -> io::Result<()> {
-    /// The head of the kernel's `siginfo_t` for queued signals; the rest of its 128 bytes is zero.
-    #[repr(C)]
-    struct QueuedInfo {
-        signo: c_int,
-        errno: c_int,
-        code: c_int,
-        align: c_int,
-        pid: c_int,
-        uid: u32,
-        value: u64,
-        rest: [u8; 96],
-    }
-    const _: () = assert!(size_of::<QueuedInfo>() == 128);
-    let info = QueuedInfo {
-        signo: call_signal(),
-        errno: 0,
-        code: libc::SI_QUEUE,
-        align: 0,
-        pid: Pid::as_raw(Some(rustix::process::getpid())),
-        uid: rustix::process::getuid().as_raw(),
-        value: u64::from(value.cast_unsigned()),
-        rest: [0; 96],
-    };
-    let (call, number) = (libc::SYS_pidfd_send_signal, c_long::from(call_signal()));
-    // SAFETY: `info` has the size and layout of siginfo_t on 64-bit Linux and lives through the call.
-    let done =
-        unsafe { libc::syscall(call, c_long::from(pidfd.as_raw_fd()), number, &raw const info, 0 as c_long) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Sends any signal, real-time ones included, to exactly the process behind a pidfd.
-///
-/// # Errors
-/// `ESRCH` when it is gone, `EINVAL` for a number that is no signal, `EPERM`.
-pub fn signal(pidfd: BorrowedFd<'_>, number: u8) -> io::Result<()> {
-    let (call, number, none) = (libc::SYS_pidfd_send_signal, c_long::from(number), 0 as c_long);
-    // SAFETY: without information the kernel fills in its own, as for kill; nothing else is pointed to.
-    let done = unsafe { libc::syscall(call, c_long::from(pidfd.as_raw_fd()), number, none, none) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+fn fd_arg(fd: BorrowedFd<'_>) -> c_long {
+    c_long::from(fd.as_raw_fd())
 }
 
 /// Hands a descriptor to the runtime, to be waited for. To be called inside the runtime.

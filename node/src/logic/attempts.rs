@@ -54,6 +54,7 @@ impl Numbered {
                 AttemptEnd::HostStopped => "shutdown",
                 AttemptEnd::DeviceFault { .. } => "device",
                 AttemptEnd::ProgramFault { .. } => "program",
+                AttemptEnd::OutOfMemory { .. } => "out_of_memory",
             },
         }
     }
@@ -66,6 +67,7 @@ pub fn end_word(end: &AttemptEnd) -> &'static str {
         AttemptEnd::Exited { code: 0 } => "succeeded",
         AttemptEnd::Exited { .. } | AttemptEnd::Signalled { .. } => "failed",
         AttemptEnd::TimeLimit => "time_limit",
+        AttemptEnd::OutOfMemory { .. } => "out_of_memory",
         AttemptEnd::Cancelled => "cancelled",
         AttemptEnd::Preempted => "preempted",
         AttemptEnd::LaunchFailed { .. } => "launch_failed",
@@ -81,7 +83,7 @@ pub fn end_word(end: &AttemptEnd) -> &'static str {
 /// The record of an attempt that had no process.
 #[must_use]
 pub fn never_ran(token: Token, end: AttemptEnd) -> ExitRecord {
-    ExitRecord { token, end, ran_ms: 0, dropped_bytes: 0, stdout_bytes: 0, stderr_bytes: 0 }
+    ExitRecord::never_ran(token, end)
 }
 
 /// The known attempts of a task, oldest first.

@@ -2,6 +2,7 @@
 //! Not durable by itself: after a restart the same facts are found again in the attempts' records.
 
 use rota_protocol::Token;
+use rota_protocol::cage::Used;
 use rota_protocol::job::AttemptEnd;
 use rota_protocol::limits::REPORTS_MAX;
 use rota_protocol::report::{AttemptFact, AttemptReport};
@@ -27,7 +28,7 @@ impl Outbox {
     /// A process runs. Forgotten when the end is known too: the end says enough.
     pub fn started(&mut self, token: Token, pid: u32) {
         let fact = AttemptFact::Started { pid };
-        let ended = matches!(self.waiting.get(&token), Some(AttemptFact::Ended { .. }));
+        let ended = is_end(self.waiting.get(&token));
         if ended || self.told.contains(&token) || self.under_way.contains_key(&token) {
             return;
         }
@@ -36,14 +37,22 @@ impl Outbox {
 
     /// Every process is gone. The first end told for a token stays.
     pub fn ended(&mut self, token: Token, end: AttemptEnd, ran_ms: u64) {
-        let is_end = |fact: Option<&AttemptFact>| matches!(fact, Some(AttemptFact::Ended { .. }));
+        self.ended_with(token, end, ran_ms, Used::default());
+    }
+
+    /// The same, with what the kernel counted.
+    pub fn ended_with(&mut self, token: Token, end: AttemptEnd, ran_ms: u64, used: Used) {
         if is_end(self.waiting.get(&token))
             || is_end(self.under_way.get(&token))
             || self.told.contains(&token)
         {
             return;
         }
-        self.waiting.insert(token, AttemptFact::Ended { end, ran_ms });
+        let fact = match used.is_empty() {
+            true => AttemptFact::Ended { end, ran_ms },
+            false => AttemptFact::EndedWith { end, ran_ms, used },
+        };
+        self.waiting.insert(token, fact);
     }
 
     /// The next batch, oldest tokens first; none while one is under way or nothing waits.
@@ -65,7 +74,7 @@ impl Outbox {
     pub fn committed(&mut self) -> Vec<Token> {
         let mut ended = Vec::new();
         for (token, fact) in std::mem::take(&mut self.under_way) {
-            if matches!(fact, AttemptFact::Ended { .. }) {
+            if is_end(Some(&fact)) {
                 self.told.insert(token);
                 ended.push(token);
             }
@@ -97,6 +106,10 @@ impl Outbox {
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.under_way.is_empty()
     }
+}
+
+fn is_end(fact: Option<&AttemptFact>) -> bool {
+    matches!(fact, Some(AttemptFact::Ended { .. } | AttemptFact::EndedWith { .. }))
 }
 
 #[cfg(test)]
@@ -134,6 +147,18 @@ mod tests {
         outbox.started(Token(1), 10);
         outbox.committed();
         assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn what_was_counted_travels_with_the_end_and_is_told_once() {
+        let mut outbox = Outbox::new();
+        let used = Used { peak_mib: 7, limit_mib: 8, oom_kills: 1 };
+        outbox.ended_with(Token(1), OK, 5, used);
+        outbox.ended(Token(1), AttemptEnd::Cancelled, 5);
+        outbox.started(Token(1), 10);
+        let batch = outbox.next_batch().unwrap();
+        assert_eq!(batch[0].fact, AttemptFact::EndedWith { end: OK, ran_ms: 5, used });
+        assert_eq!((batch.len(), outbox.committed()), (1, vec![Token(1)]));
     }
 
     #[test]

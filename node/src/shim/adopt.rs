@@ -1,8 +1,8 @@
 //! From files to knowledge: what an earlier agent left, and what became of a shim that went without a word.
 //!
 //! A record that is kept names a living shim: it is watched and asked to attach. One with an end has ended. Anything
-//! else is ended here: its processes are found by the marks in their environment and killed, then its record is
-//! sealed, so that no shim can start it late and every later agent finds the same end.
+//! else is ended here: its processes are found by its group and by the marks in their environment, and killed, then its
+//! record is sealed, so that no shim can start it late and every later agent finds the same end.
 
 use super::host::{Adopted, Inner};
 use super::known::{Known, Phase};
@@ -135,6 +135,7 @@ async fn end_left_behind(inner: &Arc<Inner>, token: Token, shim: Option<&ShimRec
     let reason = match shim {
         Some(shim) if shim.boot != inner.boot => "the host was restarted",
         Some(shim) => {
+            inner.place.end_all(token).await;
             kill_marked(shim.cluster, token).await;
             "its shim died without a word; what it left was ended"
         }

@@ -139,6 +139,8 @@ fn start(hook: &EndHook) -> Option<Pid> {
         stderr: null.as_fd(),
         uid_gid: hook.uid_gid,
         oom_default: true,
+        // The runtime's own program, which only removes.
+        cage: &ffi::cage::Steps::default(),
     };
     ffi::start_task(&start).ok()
 }

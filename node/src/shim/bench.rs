@@ -1,6 +1,7 @@
 //! How fast attempts can be run on this machine, beside the floor that the kernel sets: the same program started
 //! without any keeping. Real processes, real records, through the same [`ShimHost`] as the product.
 
+use super::cage::{CageAsk, CageSettings, Offer};
 use super::{LeaseFile, ShimError, ShimHost, ShimNote};
 use crate::io::clock::boottime_ms;
 use crate::io::proc;
@@ -67,14 +68,19 @@ impl fmt::Display for LaunchRates {
     }
 }
 
-/// Runs `runs` times `true` through shims in `data_dir`, and as often without.
+/// Runs `runs` times `true` through shims in `data_dir`, bounded as `settings` say, and as often without.
 ///
 /// # Errors
 /// The shims cannot be hosted there.
-pub async fn launch_rates(exe: &Path, data_dir: &Path, runs: u64) -> Result<LaunchRates, ShimError> {
+pub async fn launch_rates(
+    exe: &Path,
+    data_dir: &Path,
+    runs: u64,
+    settings: &CageSettings,
+) -> Result<LaunchRates, ShimError> {
     let cpus = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1));
     let began = cpu_used();
-    let (kept, failed) = kept(exe, data_dir, runs).await?;
+    let (kept, failed) = kept(exe, data_dir, runs, settings).await?;
     // The fork server hands its own time and that of all its shims to whoever reaps it.
     let own = Pid::as_raw(Some(rustix::process::getpid()));
     for _ in 0..REAP_LOOKS {
@@ -96,7 +102,12 @@ fn cpu_used() -> Duration {
     Duration::from_millis(ticks * TICK_MS)
 }
 
-async fn kept(exe: &Path, data_dir: &Path, runs: u64) -> Result<(Duration, u64), ShimError> {
+async fn kept(
+    exe: &Path,
+    data_dir: &Path,
+    runs: u64,
+    settings: &CageSettings,
+) -> Result<(Duration, u64), ShimError> {
     let epoch = LeaseEpoch(1);
     let boot = proc::boot_id().map_err(ShimError::Boot)?;
     let dir = data_dir.join("lease");
@@ -104,7 +115,7 @@ async fn kept(exe: &Path, data_dir: &Path, runs: u64) -> Result<(Duration, u64),
         .and_then(|lease| lease.extend(boottime_ms() + LEASE_MS).map(|()| lease))
         .map_err(|source| ShimError::Folder { dir, source })?;
     let (sender, mut notes) = mpsc::channel(256);
-    let (host, _) = ShimHost::start(exe, data_dir, sender).await?;
+    let (host, _) = ShimHost::start_caged(exe, data_dir, (settings, Offer::default()), sender).await?;
     let cluster = ClusterId(u128::from(std::process::id()));
     let order = |token: u64| {
         let task = TaskId { job: JobId(token), index: 0 };
@@ -132,6 +143,10 @@ async fn kept(exe: &Path, data_dir: &Path, runs: u64) -> Result<(Duration, u64),
             gang: Vec::new(),
             output: rota_protocol::output::OutputOrder::default(),
             around: rota_protocol::around::Around::default(),
+            cage: host.cage(
+                Token(token),
+                CageAsk { cpus_milli: 1_000, workdir: "/".into(), as_agent: true, ..CageAsk::default() },
+            ),
         }
     };
     let (mut launched, mut ended, mut failed) = (0, 0, 0);

@@ -11,6 +11,7 @@ use super::timer::timespec;
 use super::uplink::{Inherited, Link};
 use super::wire;
 use crate::io::clock::boottime_ms;
+use crate::io::ffi::cage::Steps;
 use crate::io::ffi::{self, CStrings, Start};
 use rota_protocol::job::AttemptEnd;
 use rota_protocol::spool::{LaunchOrder, ShimCall, ShimEvent};
@@ -119,6 +120,8 @@ impl<'r, 'a> Run<'r, 'a> {
             stderr: out_end.as_fd(),
             uid_gid: None,
             oom_default: self.inherited.oom_default,
+            // The host's own program, not the task's.
+            cage: &Steps::default(),
         };
         let pid = ffi::start_task(&start)
             .map_err(|failed| host(format!("{} cannot be run: {}", file.display(), failed.error)))?;

@@ -1,6 +1,7 @@
 //! The agent's handle on its shims: orders, calls, notes, and what is known of each attempt that the log is not done
 //! with. The files decide in every doubt; see `adopt` for how they are read.
 
+use super::cage::{CageSettings, Offer, Place};
 use super::calls::sync_unconfirmed;
 use super::known::{Known, Phase};
 use super::link;
@@ -113,11 +114,13 @@ pub struct Adopted {
 
 /// Shared by the handle and its tasks.
 #[derive(Debug)]
-pub(super) struct Inner {
+pub(in crate::shim) struct Inner {
     pub(super) dir: PathBuf,
     /// Where tasks and Rota leave each other notes.
     pub(super) tasks: PathBuf,
     pub(super) boot: BootId,
+    /// What tasks are bounded with.
+    pub(super) place: Place,
     known: Mutex<BTreeMap<Token, Known>>,
     pub(super) retention: Mutex<Retention>,
     notes: mpsc::Sender<ShimNote>,
@@ -127,7 +130,7 @@ pub(super) struct Inner {
 /// The agent's shims. Dropping it lets the fork server go; shims and tasks live on.
 #[derive(Debug)]
 pub struct ShimHost {
-    inner: Arc<Inner>,
+    pub(in crate::shim) inner: Arc<Inner>,
     orders: mpsc::Sender<Token>,
     _tasks: JoinSet<()>,
 }
@@ -138,9 +141,10 @@ impl ShimHost {
     ///
     /// # Errors
     /// The folder cannot be used, or the fork server does not start.
-    pub async fn start(
+    pub async fn start_caged(
         exe: &Path,
         data_dir: &Path,
+        (settings, offer): (&CageSettings, Offer),
         notes: mpsc::Sender<ShimNote>,
     ) -> Result<(Self, Vec<Adopted>), ShimError> {
         let dir = data_dir.join("attempts");
@@ -151,10 +155,12 @@ impl ShimHost {
         let folder = |source| ShimError::Folder { dir: dir.clone(), source };
         let tasks = notes::make_folder(data_dir).map_err(folder)?;
         let boot = crate::io::proc::boot_id().map_err(ShimError::Boot)?;
+        let place = Place::find(data_dir, settings, offer).map_err(folder)?;
         let inner = Arc::new(Inner {
             dir: dir.clone(),
             tasks,
             boot,
+            place,
             known: Mutex::default(),
             retention: Mutex::default(),
             notes,
@@ -168,6 +174,7 @@ impl ShimHost {
         let adopted = adopt::scan(&inner).await.map_err(folder)?;
         let lives = |one: &&Adopted| !matches!(one.state, LocalState::Ended(_));
         let living: BTreeSet<Token> = adopted.iter().filter(lives).map(|one| one.token).collect();
+        inner.place.sweep(&living);
         if let Err(error) = notes::sweep(&inner.tasks, &living) {
             tracing::warn!(%error, "notes of tasks that are gone cannot be removed");
         }
@@ -175,7 +182,7 @@ impl ShimHost {
             tracing::warn!(%error, "files of sessions that are over cannot be removed");
         }
         let (orders, queue) = mpsc::channel(ORDERS_MAX);
-        let server = link::spawn_server(exe, &dir, &writer).map_err(ShimError::Server)?;
+        let server = link::spawn_server(exe, &inner, &writer).map_err(ShimError::Server)?;
         tasks.spawn(link::run_server(Arc::clone(&inner), exe.to_owned(), writer, server, queue));
         tasks.spawn(sync_unconfirmed(Arc::clone(&inner)));
         tasks.spawn(super::expire::look(Arc::clone(&inner)));
@@ -272,7 +279,7 @@ impl ShimHost {
         self.inner.known().iter().map(|(token, attempt)| (*token, local(attempt))).collect()
     }
 
-    pub(super) fn inner(&self) -> &Inner {
+    pub(in crate::shim) fn inner(&self) -> &Inner {
         &self.inner
     }
 }

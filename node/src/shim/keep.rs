@@ -4,6 +4,7 @@
 mod attend;
 
 use super::around;
+use super::cage::{Groups, bases_of, end_with, tidy};
 use super::conclude::conclude;
 use super::course;
 use super::lease_file::LeaseReader;
@@ -75,7 +76,9 @@ pub(crate) fn keep(inherited: &Inherited, token: Token, order: &[u8]) -> i32 {
     };
     let mut link = Link::new(inherited);
     let exit = course::run(inherited, &mut link, &order, &mut record);
-    conclude(record, link, &exit)
+    let code = conclude(record, link, &exit);
+    tidy(&bases_of(&order.cage), true);
+    code
 }
 
 /// A running attempt.
@@ -89,6 +92,7 @@ pub(super) struct Keeper<'a, 'l> {
     lease: LeaseReader,
     life: Life,
     processes: Processes,
+    groups: Groups,
     warner: Warner,
     streams: Streams,
     buffer: Vec<u8>,
@@ -132,7 +136,10 @@ impl<'a, 'l> Keeper<'a, 'l> {
             stderr: if terminal { &stdout_end } else { &stderr_end },
             terminal,
         };
-        let main = run_program(order, inherited.oom_default, io).map_err(|failed| {
+        let mut groups = Groups::make(&order.cage).map_err(|reason| (launch_failed(reason), 0))?;
+        let main = run_program(order, inherited.oom_default, &groups, io);
+        let main = main.map_err(|failed| {
+            groups.leave(kill_budget_ms, |_| ());
             let stderr_bytes = match &failed {
                 NotRun::Program(_, line) => streams.last_word(line),
                 NotRun::Host(_) => 0,
@@ -164,6 +171,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
             lease,
             life: Life::new(params, now_ms, deadline_ms),
             processes: Processes::new(main, passes_signals(order)),
+            groups,
             warner: Warner::new(order.warning),
             streams,
             buffer: Vec::new(),
@@ -202,9 +210,15 @@ impl<'a, 'l> Keeper<'a, 'l> {
         let ran_ms = boottime_ms().saturating_sub(self.life.started_ms());
         self.sessions.finish(&mut self.buffer);
         self.streams.finish();
+        let used = self.groups.used();
+        let (link, token) = (&mut *self.link, self.token);
+        self.groups.leave(self.kill_budget_ms, |left| {
+            let left = u32::try_from(left).unwrap_or(u32::MAX);
+            link.send(token, &ShimEvent::Stuck { left });
+        });
         let ([stdout_bytes, stderr_bytes], dropped_bytes) = (self.streams.lens(), self.streams.dropped());
-        let (token, end) = (self.token, self.life.ended());
-        ExitRecord { token, end, ran_ms, stdout_bytes, stderr_bytes, dropped_bytes }
+        let end = end_with(self.life.ended(), used);
+        ExitRecord { token, end, ran_ms, stdout_bytes, stderr_bytes, dropped_bytes, used }
     }
 
     /// Sleeps until something happens, and handles it. True when the last process is gone.
@@ -334,6 +348,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
     }
 
     fn kill_round(&mut self, now_ms: u64) {
+        self.groups.kill();
         let left = self.processes.signal(Signal::KILL);
         let since_ms = *self.kill_since_ms.get_or_insert(now_ms);
         if !self.stuck_told && left > 0 && now_ms.saturating_sub(since_ms) > self.kill_budget_ms {

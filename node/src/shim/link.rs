@@ -70,6 +70,8 @@ pub(super) async fn read_events(inner: Arc<Inner>, socket: AsyncFd<OwnedFd>) {
             Ok(len)
         });
         match received {
+            // Every other end is gone, which is told again and again: nothing else would let this task be ended.
+            Ok(Ok(0)) => tokio::time::sleep(RESTART_PAUSE).await,
             Ok(Ok(len)) => match decode_event(&buffer[..len]) {
                 Ok((token, event)) => inner.on_event(token, event).await,
                 Err(error) => tracing::warn!(%error, "a shim's message cannot be read"),
@@ -92,12 +94,13 @@ pub(super) struct Server {
 }
 
 /// Starts a fork server: orders on its standard input, events on its standard output, an empty environment.
-pub(super) fn spawn_server(exe: &Path, dir: &Path, events: &OwnedFd) -> io::Result<Server> {
+pub(super) fn spawn_server(exe: &Path, inner: &Inner, events: &OwnedFd) -> io::Result<Server> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let child = Command::new(exe)
         .arg(SERVER_ARG)
-        .arg(dir)
+        .arg(&inner.dir)
+        .args(inner.place.folders_of_agent())
         .env_clear()
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::from(events.try_clone()?))
@@ -118,7 +121,7 @@ pub(super) async fn run_server(
     let mut server = Some(first);
     loop {
         let began = tokio::time::Instant::now();
-        match server.take().map_or_else(|| spawn_server(&exe, &inner.dir, &events), Ok) {
+        match server.take().map_or_else(|| spawn_server(&exe, &inner, &events), Ok) {
             Ok(running) => match serve(&inner, running, &mut queue).await {
                 Ended::Died(how) => tracing::error!(how, "the fork server died; it is replaced"),
                 Ended::Stopped => return,
@@ -216,5 +219,31 @@ fn watch_orphans(inner: &Arc<Inner>) {
             let inner = Arc::clone(inner);
             tokio::spawn(async move { adopt::look(&inner, token).await });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shim::cage::{CageSettings, Offer};
+    use crate::shim::{ShimHost, ShimNote};
+
+    /// A closed stream of events is told again and again: a task that hears it must still let itself be ended.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_reader_whose_writers_are_gone_can_be_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let (notes, _heard) = mpsc::channel::<ShimNote>(1);
+        let settings =
+            CageSettings { isolation: rota_protocol::cage::Isolation::None, ..CageSettings::default() };
+        let caging = (&settings, Offer::default());
+        let (host, _) =
+            ShimHost::start_caged(Path::new("/bin/false"), dir.path(), caging, notes).await.unwrap();
+        let (reader, writer) = event_sockets().unwrap();
+        let reading = tokio::spawn(read_events(host.shared(), reader));
+        drop(writer);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        reading.abort();
+        let ended = tokio::time::timeout(Duration::from_secs(20), reading).await;
+        assert!(ended.expect("it spins").unwrap_err().is_cancelled());
     }
 }

@@ -10,12 +10,13 @@
 //! agent no connection and no descriptor: shims share one inherited socket for events, and are called by queued
 //! signals through a pidfd.
 //!
-//! Absent: cgroups. A process group is emptied through parentage: the shim is the subreaper of everything its task
-//! makes, so nothing escapes by `setsid` or double forks.
+//! Nothing escapes by `setsid` or double forks: the shim is the subreaper of everything its task makes, and where the host
+//! has control groups (`cage`) an attempt is over only when the kernel says that its group is empty.
 
 mod adopt;
 mod around;
 pub mod bench;
+pub mod cage;
 mod calls;
 mod conclude;
 mod converse;

@@ -1,6 +1,8 @@
 //! Starting the program of an attempt, and telling whose fault it is when it does not start: a program that is
 //! missing or cannot be run is the user's, and ends as a shell would end it; anything else is the host's.
 
+use super::cage::{self, Groups};
+use crate::io::ffi::cage::Steps;
 use crate::io::ffi::{self, CStrings, Stage, Start, StartError};
 use rota_protocol::job::AttemptEnd;
 use rota_protocol::limits::REASON_BYTES_MAX;
@@ -51,6 +53,7 @@ pub(super) struct Streams<'a> {
 pub(super) fn run_program(
     order: &LaunchOrder,
     oom_default: bool,
+    groups: &Groups,
     streams: Streams<'_>,
 ) -> Result<Pid, NotRun> {
     let bad = |what: &str| NotRun::Program(CODE_CANNOT_RUN, format!("rota: {what} holds a zero byte\n"));
@@ -71,6 +74,7 @@ pub(super) fn run_program(
     let arguments = argv[1..].to_vec();
     let (argv, envp) = (CStrings::new(argv), CStrings::new(envp));
     let workdir = text(&order.workdir, "the working directory")?;
+    let cage = cage::steps(&order.cage, groups);
     let start = Start {
         programs: &programs,
         argv: &argv,
@@ -82,23 +86,24 @@ pub(super) fn run_program(
         stderr: streams.stderr.as_fd(),
         uid_gid: order.uid_gid,
         oom_default,
+        cage: &cage,
     };
     let failed = match ffi::start_task(&start) {
         Ok(pid) => return Ok(pid),
         Err(failed) => failed,
     };
     if failed.stage != Stage::Exec || failed.error.raw_os_error() != Some(Errno::NOEXEC.raw_os_error()) {
-        return Err(blame(&failed, order));
+        return Err(blame(&failed, order, &cage));
     }
     // Neither a binary nor a script that names its interpreter: the shell's, as every shell and `execvp` do it.
     let script = programs.get(failed.program).cloned().unwrap_or_default();
     let shell_argv = CStrings::new([c"sh".to_owned(), script].into_iter().chain(arguments).collect());
     let start = Start { programs: &[c"/bin/sh".to_owned()], argv: &shell_argv, ..start };
-    ffi::start_task(&start).map_err(|failed| blame(&failed, order))
+    ffi::start_task(&start).map_err(|failed| blame(&failed, order, &cage))
 }
 
 /// Whether the user or the host is at fault.
-fn blame(failed: &StartError, order: &LaunchOrder) -> NotRun {
+fn blame(failed: &StartError, order: &LaunchOrder, cage: &Steps) -> NotRun {
     let error = &failed.error;
     let name = order.argv.first().map(|n| String::from_utf8_lossy(n).into_owned()).unwrap_or_default();
     let host = |what: &str| NotRun::Host(format!("{what}: {error}"));
@@ -113,6 +118,7 @@ fn blame(failed: &StartError, order: &LaunchOrder) -> NotRun {
         (Stage::Workdir, _) => {
             host(&format!("cannot enter the working directory {}", String::from_utf8_lossy(&order.workdir)))
         }
+        (Stage::Cage, _) => host(&format!("cannot bound the task: {}", cage.name(failed.program))),
         (Stage::User, _) => host("cannot change to the task's user"),
         (Stage::Prepare | Stage::Clone, _) => host("cannot make the task's process"),
     }

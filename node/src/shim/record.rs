@@ -8,6 +8,7 @@
 use rota_protocol::Token;
 use rota_protocol::codec;
 use rota_protocol::spool::{ExitRecord, ShimRecord};
+use rota_protocol::v1;
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -140,8 +141,10 @@ pub(crate) fn record_path(dir: &Path, token: Token) -> PathBuf {
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
-enum Body<S, E> {
+enum Body<S, O, E> {
     Shim(S),
+    /// Of a build that counted nothing.
+    OldExit(O),
     Exit(E),
 }
 
@@ -151,13 +154,13 @@ trait Record: Serialize {
 
 impl Record for ShimRecord {
     fn body(&self) -> Result<Vec<u8>, codec::EncodeError> {
-        codec::encode(&Body::<&Self, ()>::Shim(self))
+        codec::encode(&Body::<&Self, (), ()>::Shim(self))
     }
 }
 
 impl Record for ExitRecord {
     fn body(&self) -> Result<Vec<u8>, codec::EncodeError> {
-        codec::encode(&Body::<(), &Self>::Exit(self))
+        codec::encode(&Body::<(), (), &Self>::Exit(self))
     }
 }
 
@@ -178,6 +181,7 @@ fn parse(bytes: &[u8]) -> (Option<ShimRecord>, Option<ExitRecord>) {
     while let Some((body, after)) = next_body(rest) {
         match decode_body(body) {
             Some(Body::Shim(record)) => shim = shim.or(Some(record)),
+            Some(Body::OldExit(record)) => exit = exit.or(Some(record.into())),
             Some(Body::Exit(record)) => exit = exit.or(Some(record)),
             None => break,
         }
@@ -186,7 +190,7 @@ fn parse(bytes: &[u8]) -> (Option<ShimRecord>, Option<ExitRecord>) {
     (shim, exit)
 }
 
-fn decode_body(body: &[u8]) -> Option<Body<ShimRecord, ExitRecord>> {
+fn decode_body(body: &[u8]) -> Option<Body<ShimRecord, v1::ExitRecord, ExitRecord>> {
     fn decode<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
         codec::decode(body, BODY_BYTES_MAX).ok()
     }
@@ -235,6 +239,19 @@ mod tests {
         drop(own);
         assert_eq!(read(&path).unwrap(), Found { shim: Some(shim()), exit: Some(exit(3)), kept: false });
         assert_eq!(seal(&path, &exit(9)).unwrap(), Some(exit(3)), "the first end stays");
+    }
+
+    #[test]
+    fn an_end_of_an_older_build_is_read() {
+        let mut bytes = MAGIC.to_vec();
+        push(&mut bytes, &shim()).unwrap();
+        // Variant 1: token, `Exited` with its code, run time, three counts.
+        let body = [1, 5, 0, 3, 7, 1, 2, 0];
+        bytes.extend_from_slice(&8_u32.to_le_bytes());
+        bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
+        bytes.extend_from_slice(&body);
+        let (_, end) = parse(&bytes);
+        assert_eq!(end, Some(ExitRecord { stdout_bytes: 1, stderr_bytes: 2, ..exit(3) }));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! orders, standard output the socket for events. It ends when the agent does. It is a subreaper: what a killed shim
 //! leaves behind becomes its child, and every child that is not a shim is killed.
 
+use super::cage::tidy;
 use super::keep::keep;
 use super::uplink::{Inherited, Sent};
 use super::wire;
@@ -21,13 +22,16 @@ use rustix::time::Timespec;
 use std::collections::BTreeMap;
 use std::io;
 use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::time::Duration;
 
 /// Bytes read at once: many small orders in one call.
 const READ_BYTES: usize = 32 << 10;
 /// Pause between two rounds of killing what a dead shim left, in ns.
 const SWEEP_PAUSE_NS: i64 = 5_000_000;
 
-/// Runs the fork server; to be called first thing in `main`, before any thread exists. Arguments: the attempts folder.
+/// Runs the fork server; to be called first thing in `main`, before any thread exists. Arguments: the attempts folder,
+/// then the folders of the agent's control groups.
 ///
 /// Returns the process's exit code.
 #[must_use]
@@ -40,12 +44,30 @@ pub fn server_main(mut args: impl Iterator<Item = std::ffi::OsString>) -> i32 {
     // up here, it is inherited by every shim.
     #[cfg(target_arch = "x86_64")]
     let _ = std::arch::is_x86_feature_detected!("sse4.2");
-    match Server::start(&dir).and_then(|mut server| server.run()) {
+    let bases: Vec<PathBuf> = args.map(PathBuf::from).collect();
+    let served = Server::start(&dir).and_then(|mut server| server.run());
+    tidy_after(&dir, &bases);
+    match served {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("rota {}: {error}", super::SERVER_ARG);
             1
         }
+    }
+}
+
+/// The agent may still be ending: its lock goes a moment after its sockets.
+fn tidy_after(dir: &std::ffi::OsStr, bases: &[PathBuf]) {
+    const TRIES: u32 = 10;
+    const PAUSE: Duration = Duration::from_millis(20);
+    for _ in 0..TRIES {
+        if bases.iter().all(|base| !base.exists()) {
+            return;
+        }
+        // Where the folder is gone, nobody can be in it any more, and the lock would be looked for elsewhere.
+        let lock = std::env::set_current_dir(dir).is_ok();
+        tidy(bases, lock);
+        std::thread::sleep(PAUSE);
     }
 }
 
@@ -74,6 +96,7 @@ impl Server {
         rustix::process::setsid()?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         rustix::thread::set_name(c"rota-shimd")?;
+        super::cage::warm_up();
         ffi::take_signals()?;
         let signals = ffi::signal_fd()?;
         let own_oom = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();

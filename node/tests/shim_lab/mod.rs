@@ -5,6 +5,7 @@
 use rota_node::io::{clock::boottime_ms, proc};
 use rota_node::logic::env::{TaskEnv, markers, task_env};
 use rota_node::logic::reconcile::LocalState;
+use rota_node::shim::cage::{CageAsk, CageSettings, Offer};
 use rota_node::shim::{Adopted, LeaseFile, ShimHost, ShimNote};
 use rota_protocol::api::OutputStream;
 use rota_protocol::job::AttemptEnd;
@@ -34,6 +35,9 @@ pub struct Lab {
     pub host: ShimHost,
     pub adopted: BTreeMap<Token, LocalState>,
     notes: mpsc::Receiver<ShimNote>,
+    cages: (CageSettings, Offer),
+    /// Held as an agent holds it.
+    _lock: std::fs::File,
     _dir: Option<tempfile::TempDir>,
 }
 
@@ -42,27 +46,36 @@ pub struct Remains {
     data: PathBuf,
     pub cluster: ClusterId,
     dir: Option<tempfile::TempDir>,
+    cages: (CageSettings, Offer),
 }
 
 impl Lab {
     pub async fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::bounded(&CageSettings::default(), Offer::default(), tempfile::tempdir().unwrap()).await
+    }
+
+    /// One whose tasks are bounded otherwise. Below `/tmp` they have no `/tmp` of their own.
+    pub async fn bounded(cages: &CageSettings, offer: Offer, dir: tempfile::TempDir) -> Self {
         let data = dir.path().to_owned();
         let number = NEXT_CLUSTER.fetch_add(1, Ordering::Relaxed);
         let cluster = ClusterId(u128::from(std::process::id()) << 64 | u128::from(number));
-        Self::open(Remains { data, cluster, dir: Some(dir) }, LEASE_MS).await
+        let remains = Remains { data, cluster, dir: Some(dir), cages: (cages.clone(), offer) };
+        Self::open(remains, LEASE_MS).await
     }
 
     /// A new agent on what an earlier one left.
     pub async fn open(remains: Remains, lease_ms: u64) -> Self {
-        let Remains { data, cluster, dir } = remains;
+        let Remains { data, cluster, dir, cages } = remains;
         let lease = LeaseFile::open(&data.join("lease"), &proc::boot_id().unwrap(), EPOCH).unwrap();
         lease.extend(boottime_ms() + lease_ms).unwrap();
         let (sender, notes) = mpsc::channel(64);
+        let lock = std::fs::File::create(data.join("lock")).unwrap();
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
         let exe = Path::new(env!("CARGO_BIN_EXE_rota"));
-        let (host, adopted) = ShimHost::start(exe, &data, sender).await.unwrap();
+        let caging = (&cages.0, cages.1.clone());
+        let (host, adopted) = ShimHost::start_caged(exe, &data, caging, sender).await.unwrap();
         let adopted = adopted.into_iter().map(|Adopted { token, state }| (token, state)).collect();
-        Self { data, cluster, lease, host, adopted, notes, _dir: dir }
+        Self { data, cluster, lease, host, adopted, notes, cages, _lock: lock, _dir: dir }
     }
 
     /// The agent dies: its end of every socket closes. The fork server sees it and goes; shims and tasks stay.
@@ -70,7 +83,7 @@ impl Lab {
         let servers = self.servers();
         drop(self.host);
         wait_until("the fork server is gone", || servers.iter().all(|pid| !alive(*pid))).await;
-        Remains { data: self.data, cluster: self.cluster, dir: self._dir.take() }
+        Remains { data: self.data, cluster: self.cluster, dir: self._dir.take(), cages: self.cages }
     }
 
     pub fn order(&self, token: u64, argv: &[&str]) -> LaunchOrder {
@@ -101,6 +114,9 @@ impl Lab {
             output: rota_protocol::output::OutputOrder::default(),
             life: LifeOrder::default(),
             around: rota_protocol::around::Around::default(),
+            cage: self
+                .host
+                .cage(Token(token), CageAsk { workdir: "/tmp".into(), as_agent: true, ..CageAsk::default() }),
         }
     }
 

@@ -180,6 +180,7 @@ fn job_view() -> JobView {
             started_ms: Some(NOW_MS + 10),
             ended_ms: Some(NOW_MS + 15),
             pid: Some(4_242),
+            used: used(),
         }],
         attempts_forgotten: 8,
         exit_status: Some(125),

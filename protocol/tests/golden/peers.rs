@@ -3,6 +3,7 @@
 use crate::values::*;
 use rota_protocol::api::OutputStream;
 use rota_protocol::around::{Around, EndHook, RuntimeOrder, TaskFile};
+use rota_protocol::cage::{Cage, Controller, DeviceRule, Group, Isolation};
 use rota_protocol::command::Command;
 use rota_protocol::device::DeviceReading;
 use rota_protocol::frame::{self, FrameKind, Hello};
@@ -199,6 +200,7 @@ pub(crate) fn launch_orders() -> Vec<(&'static str, LaunchOrder)> {
                 }),
             }),
         },
+        cage: cage(),
     };
     vec![("order", order)]
 }
@@ -207,6 +209,29 @@ pub(crate) fn shim_records() -> Vec<(&'static str, ShimRecord)> {
     let record =
         ShimRecord { cluster: CLUSTER, token: token(), epoch: LeaseEpoch(3), boot: BOOT, shim_pid: 4_241 };
     vec![("record", record)]
+}
+
+fn cage() -> Cage {
+    Cage {
+        isolation: Isolation::Full,
+        groups: vec![Group {
+            controller: Controller::Memory,
+            path: b"/sys/fs/cgroup/memory/rota-1-2/9".to_vec(),
+        }],
+        mem_mib: 2_048,
+        cpus_milli: 1_500,
+        cpus_hard: true,
+        pids: 16_384,
+        devices: DeviceRule::Program,
+        nodes: vec![b"/dev/nvidia1".to_vec()],
+        probe: Some(b"/dev/nvidia0".to_vec()),
+        private_tmp: true,
+        private_ipc: false,
+        hidden: vec![b"/var/lib/rota/identity".to_vec()],
+        keep_caps: true,
+        nofile: 65_536,
+        nproc: 4_096,
+    }
 }
 
 pub(crate) fn exit_records() -> Vec<(&'static str, ExitRecord)> {
@@ -223,6 +248,7 @@ pub(crate) fn exit_records() -> Vec<(&'static str, ExitRecord)> {
         "Requeued",
         "GangBroken",
         "HostStopped",
+        "OutOfMemory",
     ];
     let record = |end| ExitRecord {
         token: token(),
@@ -231,6 +257,7 @@ pub(crate) fn exit_records() -> Vec<(&'static str, ExitRecord)> {
         stdout_bytes: 100,
         stderr_bytes: 200,
         dropped_bytes: 300,
+        used: used(),
     };
     labels.into_iter().zip(ends().into_iter().chain(later_ends()).map(record)).collect()
 }

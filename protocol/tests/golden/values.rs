@@ -3,6 +3,7 @@
 
 use rota_protocol::api::LogChunk;
 use rota_protocol::ask::Ask;
+use rota_protocol::cage::Used;
 use rota_protocol::command::*;
 use rota_protocol::container::{ContainerSpec, Mount};
 use rota_protocol::device::*;
@@ -188,13 +189,15 @@ pub(crate) fn ends() -> Vec<AttemptEnd> {
 
 /// The ends that format 2 brought.
 pub(crate) fn later_ends() -> Vec<AttemptEnd> {
-    vec![
-        AttemptEnd::Requeued { code: 99 },
-        AttemptEnd::GangBroken,
-        AttemptEnd::HostStopped,
-        AttemptEnd::DeviceFault { reason: text("Xid 95") },
-        AttemptEnd::ProgramFault { reason: text("Xid 13") },
-    ]
+    let out_of_memory = AttemptEnd::OutOfMemory { limit_mib: 256, peak_mib: 255 };
+    let (again, gang) = (AttemptEnd::Requeued { code: 99 }, AttemptEnd::GangBroken);
+    let device = AttemptEnd::DeviceFault { reason: text("Xid 95") };
+    let program = AttemptEnd::ProgramFault { reason: text("Xid 13") };
+    vec![again, gang, AttemptEnd::HostStopped, device, program, out_of_memory]
+}
+
+pub(crate) fn used() -> Used {
+    Used { peak_mib: 255, limit_mib: 256, oom_kills: 1 }
 }
 
 /// The commands that format 1 had, with today's fields.
@@ -315,9 +318,11 @@ fn later_moves() -> Vec<Move> {
 pub(crate) fn later_commands() -> Vec<(&'static str, Command)> {
     let job = JobId(70_000);
     let adjust = |change| Command::Adjust { job, change };
-    let reports = later_ends()
-        .into_iter()
-        .map(|end| AttemptReport { token: token(), fact: AttemptFact::Ended { end, ran_ms: 5_005 } })
+    let counted = |end| AttemptFact::EndedWith { end, ran_ms: 5_005, used: used() };
+    let facts = later_ends().into_iter().map(|end| AttemptFact::Ended { end, ran_ms: 5_005 });
+    let reports = facts
+        .chain([counted(AttemptEnd::Exited { code: 0 })])
+        .map(|fact| AttemptReport { token: token(), fact })
         .collect();
     let closed = QueueSpec { borrows: false, excess: Excess::LetEnd, ..queue_spec() };
     let mut commands = vec![

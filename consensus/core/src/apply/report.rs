@@ -3,11 +3,12 @@
 
 use super::{Answer, Event, Step, end, no_host};
 use crate::state::State;
+use rota_protocol::cage::Used;
 use rota_protocol::command::Outcome;
 use rota_protocol::job::AttemptState;
 use rota_protocol::limits::REPORTS_MAX;
 use rota_protocol::report::{AttemptFact, AttemptReport};
-use rota_protocol::{HostId, PublicError, Token};
+use rota_protocol::{HostId, JobId, PublicError, Token};
 
 pub(super) fn apply(state: &mut State, step: &mut Step, host: HostId, reports: &[AttemptReport]) -> Answer {
     if state.host(host).is_none() {
@@ -26,9 +27,24 @@ pub(super) fn apply(state: &mut State, step: &mut Step, host: HostId, reports: &
             AttemptFact::Ended { end, ran_ms } => {
                 end::end_attempt(state, step, report.token, end, Some(*ran_ms));
             }
+            AttemptFact::EndedWith { end, ran_ms, used } => {
+                let job = state.attempt(report.token).map(|attempt| attempt.task.job);
+                end::end_attempt(state, step, report.token, end, Some(*ran_ms));
+                keep_used(state, step, job, report.token, *used);
+            }
         }
     }
     Ok(Outcome::Done)
+}
+
+/// Beside the end that was just kept.
+fn keep_used(state: &mut State, step: &Step, job: Option<JobId>, token: Token, used: Used) {
+    let Some(job) = job else { return };
+    state.jobs.update(job, step.now_ms, |job| {
+        if let Some(ended) = job.ended.back_mut().filter(|ended| ended.token == token) {
+            ended.used = used;
+        }
+    });
 }
 
 fn started(state: &mut State, step: &mut Step, token: Token, pid: u32) {

@@ -3,6 +3,7 @@
 use crate::state::attempt::{Attempt, EndedAttempt};
 use crate::state::job::{GangOver, Job, SERVICE_PAUSE_MS_MAX, SERVICE_PAUSE_MS_MIN, SERVICE_STEADY_MS};
 use crate::state::ordinals::Ordinals;
+use rota_protocol::cage::Used;
 use rota_protocol::job::{AttemptEnd, EndReason, JobState};
 
 /// Ends of one task that were a host's fault; then it fails with the last reason rather than circle for ever.
@@ -296,6 +297,7 @@ fn keep_record(
         started_ms,
         ended_ms: now_ms,
         ran_ms,
+        used: Used::default(),
     });
     started_ms
 }

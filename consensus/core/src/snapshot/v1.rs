@@ -297,6 +297,7 @@ impl From<EndedAttempt> for attempt::EndedAttempt {
             started_ms: old.started_ms,
             ended_ms: old.ended_ms,
             ran_ms: old.ran_ms,
+            used: rota_protocol::cage::Used::default(),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::state::host::Holder;
 use rota_protocol::ask::CARD_MILLI;
+use rota_protocol::cage::Used;
 use rota_protocol::job::{AttemptEnd, AttemptState, EndReason};
 use rota_protocol::queue::{Amounts, QueueId};
 use rota_protocol::{DeviceUuid, HostId, JobId, LeaseEpoch, TaskId, Token};
@@ -157,6 +158,8 @@ pub struct EndedAttempt {
     pub ended_ms: u64,
     /// How long it ran by the host's clock, if it said so, in ms.
     pub ran_ms: Option<u64>,
+    /// What its host counted.
+    pub used: Used,
 }
 
 /// All live attempts.

@@ -208,6 +208,7 @@ fn live_row(state: &State, attempt: &Attempt) -> AttemptRow {
         started_ms: attempt.started_ms,
         ended_ms: None,
         pid: attempt.pid,
+        used: rota_protocol::cage::Used::default(),
     }
 }
 
@@ -224,6 +225,7 @@ fn ended_row(state: &State, job: &Job, attempt: &EndedAttempt) -> AttemptRow {
         started_ms: attempt.started_ms,
         ended_ms: Some(attempt.ended_ms),
         pid: attempt.pid,
+        used: attempt.used,
     }
 }
 

@@ -6,6 +6,7 @@ use crate::moves::queue_spec;
 use rota_core::fit;
 use rota_core::state::host::Used;
 use rota_protocol::ask::Ask;
+use rota_protocol::cage::Used as Counted;
 use rota_protocol::command::{Command, JobChange, TokenUse};
 use rota_protocol::device::{DeviceFacts, DeviceKind, HostRegistration};
 use rota_protocol::job::{Actor, AttemptEnd, EndReason, Role};
@@ -73,6 +74,7 @@ pub(crate) const KINDS: u8 = 38;
 fn ends(n: u8) -> AttemptEnd {
     match n % 14 {
         0 | 1 => AttemptEnd::Exited { code: 0 },
+        2 if n > 127 => AttemptEnd::OutOfMemory { limit_mib: u64::from(n), peak_mib: u64::MAX },
         2 => AttemptEnd::Exited { code: n },
         3 => AttemptEnd::Signalled { signal: n },
         4 => AttemptEnd::TimeLimit,
@@ -405,6 +407,10 @@ pub(crate) fn command(lab: &Lab, dice: Dice, kinds: u8) -> Command {
         5 if kinds > OLD_KINDS && b % 4 == 0 => plan_of(place(lab, a, c).into_iter().collect()),
         5 => Command::CommitPlan { plan: mad_plan(lab, dice) },
         6 | 7 => reports(lab, a, AttemptFact::Started { pid: u32::from(b) }, c),
+        8 if c % 2 == 1 => {
+            let used = Counted { peak_mib: u64::from(b), limit_mib: u64::MAX, oom_kills: u32::from(c) };
+            reports(lab, a, AttemptFact::EndedWith { end: ends(b), ran_ms: u64::from(c), used }, c)
+        }
         8..=10 => reports(lab, a, AttemptFact::Ended { end: ends(b), ran_ms: u64::MAX >> (c % 64) }, c),
         11 => Command::Expire {
             host,

@@ -215,6 +215,7 @@ impl Seen {
                         AttemptEnd::HostStopped => "host stopped",
                         AttemptEnd::DeviceFault { .. } => "device fault",
                         AttemptEnd::ProgramFault { .. } => "program fault",
+                        AttemptEnd::OutOfMemory { .. } => "out of memory",
                     },
                 );
             }

@@ -3,6 +3,7 @@
 use crate::lab::{Lab, exit, host_facts, job_spec, launch_failed, user};
 use rota_core::{Faults, State, invariant, view};
 use rota_protocol::api::QueueFilter;
+use rota_protocol::cage::Used;
 use rota_protocol::command::{Command, Entry, LOG_FORMAT, Outcome, Proposal, TokenUse};
 use rota_protocol::job::{Actor, AttemptEnd, JobState, Role};
 use rota_protocol::plan::{Move, Part, Plan, Refusal};
@@ -359,6 +360,24 @@ fn a_dirty_device_of_any_kind_is_not_granted() {
         lab.register(HostId(2), facts, false);
         assert_eq!(lab.round(), 1, "{line}");
     }
+}
+
+/// What a host counted of an attempt stands beside its end.
+#[test]
+fn what_was_counted_of_an_attempt_is_kept_beside_its_end() {
+    let mut lab = Lab::with(&["h1 cpus=4"]);
+    let job = lab.submit("cpus=1 retries=1");
+    let used = |peak_mib| Used { peak_mib, limit_mib: 256, oom_kills: 1 };
+    for round in [1, 2] {
+        assert_eq!(lab.round(), 1, "out of memory counts against the retries of its user");
+        let token = lab.state.attempts().next().expect("live").token;
+        let end = AttemptEnd::OutOfMemory { limit_mib: 256, peak_mib: 255 };
+        lab.report(token, AttemptFact::EndedWith { end, ran_ms: 7, used: used(round) });
+    }
+    let view = view::job(&lab.state, job).expect("job");
+    let kept: Vec<Used> = view.attempts.iter().map(|attempt| attempt.used).collect();
+    assert_eq!((kept, view.exit_status), (vec![used(2), used(1)], Some(137)));
+    assert_eq!(lab.round(), 0);
 }
 
 /// Of a job's ended attempts a fixed number is kept, and failures longest: they are what people ask for.
