@@ -33,6 +33,7 @@ fn card(name: &str, at: u32) -> DeviceFacts {
         numa: None,
         compute_cap: None,
         island: Some(at / 2),
+        detail: rota_protocol::device::DeviceDetail::default(),
         health: DeviceHealth::Healthy,
     }
 }

@@ -40,13 +40,21 @@ impl Place {
         }
     }
 
-    /// The nodes of one device: as the operator described them, or as its driver names it.
+    /// The nodes of one device: as the operator described them, as its provider tells them, or as its driver names it.
     fn nodes_of(&self, facts: &DeviceFacts, driver: &Path) -> Vec<PathBuf> {
         if let Some(described) = self.settings().device_nodes.get(&facts.uuid.0) {
             let described: Vec<Granted<'_>> = described.iter().map(|path| Granted::Described(path)).collect();
             return of_grant(&self.settings().device_dir, &described);
         }
+        if !facts.detail.nodes.is_empty() {
+            let told: Vec<PathBuf> = facts.detail.nodes.iter().map(PathBuf::from).collect();
+            let told: Vec<Granted<'_>> = told.iter().map(|path| Granted::Described(path)).collect();
+            return of_grant(&self.settings().device_dir, &told);
+        }
         let granted = match facts.kind {
+            DeviceKind::Gpu if facts.detail.minor.is_some() => {
+                facts.detail.minor.map(|minor| vec![Granted::Card { minor }])
+            }
             DeviceKind::Gpu => minor_of(driver, |text| field(text, "GPU UUID") == Some(&facts.uuid.0))
                 .map(|minor| vec![Granted::Card { minor }]),
             DeviceKind::Mig => {
@@ -54,7 +62,7 @@ impl Place {
                 minor_of(driver, |text| bus.is_some() && field(text, "Bus Location").map(short_bus) == bus)
                     .map(|minor| slices(driver, minor))
             }
-            DeviceKind::Fpga => None,
+            DeviceKind::Fpga | DeviceKind::Other => None,
         };
         of_grant(&self.settings().device_dir, &granted.unwrap_or_default())
     }
@@ -123,6 +131,7 @@ mod tests {
             numa: None,
             compute_cap: None,
             island: None,
+            detail: rota_protocol::device::DeviceDetail::default(),
             health: DeviceHealth::Healthy,
         }
     }
