@@ -24,7 +24,7 @@ use rota_protocol::ids::RequestId;
 use rota_protocol::job::Actor as Author;
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -233,8 +233,15 @@ fn http_state(node: &Arc<Node>, meters: Meters) -> Result<HttpState, AgentError>
     };
     let token = MetricsToken::open(&node.config.data_dir)
         .map_err(|e| AgentError::Io("cannot keep the metrics token".into(), std::io::Error::other(e)))?;
+    let jobs_of = Arc::downgrade(node);
+    let jobs = move || {
+        let Some(node) = jobs_of.upgrade() else { return String::new() };
+        let series = node.job_series.read().unwrap_or_else(PoisonError::into_inner);
+        series.render()
+    };
     Ok(HttpState {
         meters,
+        jobs: Arc::new(jobs),
         health: Arc::new(health),
         token,
         metrics_open_on_loopback: node.config.metrics_open_on_loopback,

@@ -97,6 +97,18 @@ pub const TABLE: &[Row] = &[
         on_death: OnDeath::Restart,
         why: "clients reconnect with the same request ids",
     },
+    Row {
+        name: "warden",
+        parent: "root",
+        on_death: OnDeath::Restart,
+        why: "cards are looked at again; the reconciler asks again for those on their way back",
+    },
+    Row {
+        name: "auditor",
+        parent: "root",
+        on_death: OnDeath::Restart,
+        why: "both sides are compared again; what lasts is seen again",
+    },
     Row { name: "meter", parent: "root", on_death: OnDeath::Restart, why: "gauges are read again" },
 ];
 

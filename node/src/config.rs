@@ -8,6 +8,8 @@ use crate::hooks::{HooksConfig, SessionsConfig};
 use crate::logic::lease::LeaseParams;
 use crate::output_config::OutputConfig;
 use crate::shim::cage::{CageSettings, Offer};
+use crate::warden::mps;
+use crate::warden::settings::SharingSettings;
 use rota_consensus::Timings;
 use rota_protocol::PublicError;
 use rota_protocol::cage::Isolation;
@@ -103,6 +105,8 @@ pub struct AgentConfig {
     pub isolation: Isolation,
     /// The rest of what bounds tasks.
     pub tasks: CageSettings,
+    /// Strangers on cards, scrubbing, shared cards, declared slices.
+    pub sharing: SharingSettings,
 }
 
 impl Default for AgentConfig {
@@ -128,6 +132,7 @@ impl Default for AgentConfig {
             containers: ContainersConfig::default(),
             isolation: Isolation::Full,
             tasks: CageSettings::default(),
+            sharing: SharingSettings::default(),
         }
     }
 }
@@ -182,6 +187,7 @@ impl AgentConfig {
                 timings.election_min_ms, timings.heartbeat_ms
             )));
         }
+        self.sharing.check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.profile.lease().check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.output.check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.hooks.check().map_err(|e| ConfigError::Rule(e.to_string()))?;
@@ -221,7 +227,7 @@ impl AgentConfig {
                 .map(|text| crate::parse::cpus_milli("cpus", text))
                 .transpose()?,
             mem_mib: self.mem.as_deref().map(|text| crate::parse::memory_mib("mem", text)).transpose()?,
-            labels: self.labels.clone().into_iter().chain(containers::labels(&self.containers)).collect(),
+            labels: self.offered_labels(),
             boot: None,
         })
     }
@@ -243,6 +249,16 @@ impl AgentConfig {
     #[must_use]
     pub fn cages(&self) -> CageSettings {
         CageSettings { isolation: self.isolation, ..self.tasks.clone() }
+    }
+
+    /// The operator's labels, and those by which the settings speak.
+    fn offered_labels(&self) -> BTreeMap<String, String> {
+        let mut labels: BTreeMap<String, String> =
+            self.labels.clone().into_iter().chain(containers::labels(&self.containers)).collect();
+        if self.sharing.mps {
+            labels.insert(mps::LABEL.0.to_owned(), mps::LABEL.1.to_owned());
+        }
+        labels
     }
 
     /// What peers dial.

@@ -44,6 +44,8 @@ pub struct HttpState {
     pub meters: Meters,
     /// Asked at each `/healthz`; must not block.
     pub health: Arc<dyn Fn() -> Health + Send + Sync>,
+    /// The series of jobs, asked at each `/metrics`; must not block.
+    pub jobs: Arc<dyn Fn() -> String + Send + Sync>,
     /// What callers of `/metrics` must show.
     pub token: MetricsToken,
     /// Whether callers from loopback need not show it.
@@ -148,7 +150,7 @@ fn healthz(state: &HttpState) -> Response {
 
 fn metrics_text(state: &HttpState) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    (kind, state.meters.render()).into_response()
+    (kind, state.meters.render() + &(state.jobs)()).into_response()
 }
 
 fn refusal(status: StatusCode, message: &str) -> Response {
@@ -178,6 +180,7 @@ mod tests {
         let known = Arc::clone(&leader_known);
         let state = HttpState {
             meters,
+            jobs: Arc::new(String::new),
             health: Arc::new(move || Health { leader_known: known.load(Ordering::Relaxed), applied: 7 }),
             token,
             metrics_open_on_loopback: open_on_loopback,

@@ -5,6 +5,8 @@
 
 mod asks;
 
+pub use asks::violations;
+
 use crate::client::Client;
 pub use crate::client::fresh_request as new_request;
 use crate::io::{clock, proc};

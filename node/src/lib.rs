@@ -33,6 +33,7 @@ pub mod peer_handler;
 pub mod shim;
 mod storage;
 pub mod table;
+pub mod warden;
 
 use cli::ops::Handlers;
 use std::ffi::OsString;

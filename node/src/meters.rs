@@ -69,7 +69,21 @@ pub const ATTEMPTS_STUCK: &str = "rota_attempts_stuck_total";
 pub const EPILOGS_FAILED: &str = "rota_epilogs_failed_total";
 /// Devices that are well and kept out: processes that cannot be ended, failed epilogs.
 pub const DEVICES_DIRTY: &str = "rota_devices_dirty";
-/// Laws of the replicated state found broken here; must stay 0. Label `law`.
+/// Time from an attempt's last process to its cards proven clean, or declared dirty.
+pub const RELEASE_SECONDS: &str = "rota_card_release_seconds";
+/// Memory of a job's own processes on a card; rendered by `warden::series`. Labels `job`, `task`, `uuid`: there while
+/// the attempt holds the card, so bounded by the hardware.
+pub const JOB_MEMORY_USED: &str = "rota_job_device_memory_used_bytes";
+/// 1 while a job has more of a shared card than it asked for; likewise.
+pub const JOB_OVER: &str = "rota_job_device_memory_over";
+/// Grants that this host could not carry out although the leader found that they fit: a bug, must stay 0.
+pub const GRANTS_BOUNCED: &str = "rota_grants_bounced_total";
+/// Card time of this host since its agent started. Label `standing`: `granted`, `idle`, `dirty`, `down`; together the wall
+/// time of all cards.
+pub const CARD_SECONDS: &str = "rota_card_seconds_total";
+/// What differs now between the log, this host and its cards; what is on its way included. Label `kind`.
+pub const DRIFT: &str = "rota_host_drift";
+/// Laws of the replicated state, or of this host against it, found broken; must stay 0. Label `law`.
 pub const VIOLATIONS: &str = "rota_invariant_violations_total";
 /// Xids that the driver told. Label `class`: the classes of the table.
 pub const XIDS: &str = "rota_xids_total";
@@ -115,7 +129,7 @@ const fn metric(name: &'static str, kind: Kind, unit: Unit, help: &'static str) 
 }
 
 /// Every metric.
-pub const ALL: [Metric; 36] = [
+pub const ALL: [Metric; 40] = [
     metric(XIDS, Kind::Counter, Unit::Count, "Xids by class"),
     metric(FINDINGS, Kind::Counter, Unit::Count, "Findings about devices by cause"),
     metric(KMSG_OVERRUNS, Kind::Counter, Unit::Count, "Times that the kernel's log was lost unread"),
@@ -147,6 +161,10 @@ pub const ALL: [Metric; 36] = [
     metric(ATTEMPTS_STUCK, Kind::Counter, Unit::Count, "Attempts with processes that cannot be ended"),
     metric(EPILOGS_FAILED, Kind::Counter, Unit::Count, "Epilogs that did not do their work"),
     metric(DEVICES_DIRTY, Kind::Gauge, Unit::Count, "Devices kept out although they are well"),
+    metric(RELEASE_SECONDS, Kind::Histogram, Unit::Seconds, "From the last process to clean cards"),
+    metric(GRANTS_BOUNCED, Kind::Counter, Unit::Count, "Grants that did not fit here; must stay 0"),
+    metric(CARD_SECONDS, Kind::Counter, Unit::Seconds, "Card time by standing"),
+    metric(DRIFT, Kind::Gauge, Unit::Count, "What differs between log, host and cards now"),
     metric(VIOLATIONS, Kind::Counter, Unit::Count, "Broken laws of the state; must stay 0"),
     metric(ISOLATION, Kind::Gauge, Unit::Count, "How far tasks are kept apart: 0 not, 1 by groups, 2 fully"),
     metric(OOM_KILLS, Kind::Counter, Unit::Count, "Processes of tasks killed for memory"),

@@ -3,7 +3,9 @@
 //! Not an actor and no logic: whoever needs a neighbour finds it here, so that actors can be restarted one by one.
 
 use crate::actors::door::Door;
-use crate::actors::{api, devices, gossip, health, leases, meter, raft, reconciler, renewer, scheduler};
+use crate::actors::{
+    api, auditor, devices, gossip, health, leases, meter, raft, reconciler, renewer, scheduler, warden,
+};
 use crate::config::AgentConfig;
 use crate::io::clock;
 use crate::logic::container::Executor;
@@ -12,6 +14,8 @@ use crate::logic::health::Faults;
 use crate::logic::lease_book::LeaseBook;
 use crate::net::{Identity, Net};
 use crate::shim::ShimHost;
+use crate::warden::mps::Mps;
+use crate::warden::series::JobSeries;
 use rota_consensus::Consensus;
 use rota_core::state::host::HostLife;
 use rota_protocol::device::{DeviceReading, HostFacts};
@@ -45,6 +49,10 @@ pub struct Doors {
     pub gossip: Door<gossip::Msg>,
     /// Gauges.
     pub meter: Door<meter::Msg>,
+    /// Who is on the cards.
+    pub warden: Door<warden::Msg>,
+    /// Both sides compared.
+    pub auditor: Door<auditor::Msg>,
     /// The unix socket.
     pub api: Door<api::Msg>,
 }
@@ -124,6 +132,16 @@ pub struct Node {
     /// This host's own newest readings.
     pub own_readings: RwLock<Vec<DeviceReading>>,
     dirt: Mutex<Dirt>,
+    /// Cards that must not be granted although the driver finds them well, and why; the warden's word.
+    pub marks: Mutex<BTreeMap<DeviceUuid, String>>,
+    /// Cards of which the driver tells who is on them. Only grows: one that falls silent is not let go unseen.
+    pub watched: RwLock<BTreeSet<DeviceUuid>>,
+    /// What jobs use of cards.
+    pub job_series: RwLock<JobSeries>,
+    /// Attempts by their processes on cards, as of the warden's last look.
+    pub on_cards: Mutex<BTreeSet<(Token, DeviceUuid)>>,
+    /// Daemons through which jobs share cards.
+    pub mps: tokio::sync::Mutex<Mps>,
     closing: AtomicBool,
 }
 
@@ -147,6 +165,7 @@ impl Node {
     /// Puts the parts together; nothing runs yet.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
+        let sharing_daemons = Mps::new(&parts.config.data_dir, &parts.config.sharing.mps_control);
         Self {
             host: parts.identity.host,
             cluster: parts.identity.cluster,
@@ -167,6 +186,11 @@ impl Node {
             seen: RwLock::default(),
             own_readings: RwLock::default(),
             dirt: Mutex::default(),
+            marks: Mutex::default(),
+            watched: RwLock::default(),
+            job_series: RwLock::default(),
+            on_cards: Mutex::default(),
+            mps: tokio::sync::Mutex::new(sharing_daemons),
             closing: AtomicBool::new(false),
         }
     }
@@ -231,6 +255,18 @@ impl Node {
     #[must_use]
     pub fn gossip_states(&self) -> BTreeMap<HostId, &'static str> {
         self.seen.read().unwrap_or_else(PoisonError::into_inner).states.clone()
+    }
+
+    /// The warden's last look: which attempts have processes on which cards.
+    pub fn on_cards_now(&self, seen: BTreeSet<(Token, DeviceUuid)>) {
+        *self.on_cards.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+    }
+
+    /// Those of these devices of which the driver tells who is on them.
+    #[must_use]
+    pub fn watched_of(&self, devices: &[DeviceUuid]) -> Vec<DeviceUuid> {
+        let watched = self.watched.read().unwrap_or_else(PoisonError::into_inner);
+        devices.iter().filter(|uuid| watched.contains(*uuid)).cloned().collect()
     }
 
     /// The agent's own checks.

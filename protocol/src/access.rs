@@ -36,6 +36,7 @@ impl ApiRequest {
             | Self::Digest { .. }
             | Self::Me
             | Self::Queues { .. }
+            | Self::Idle(_)
             | Self::Reservations { .. } => true,
         }
     }

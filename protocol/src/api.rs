@@ -3,21 +3,19 @@
 //!
 //! Transport: frames ([`crate::frame`]) over the agent's unix socket (the kernel vouches for the user) or over
 //! QUIC with the API's ALPN (the first request must be `Authenticate`).
-
 use crate::command::{JobChange, TokenUse};
 use crate::error::PublicError;
 use crate::health::Tending;
 use crate::ids::{HostId, JobId, RequestId, Token};
 use crate::job::{Actor, JobSpec, JobState};
 pub use crate::output::LogChunk;
-
 use crate::output::{LogAsk, LogNote};
 use crate::queue::QueueSpec;
 use crate::reservation::ReservationAsk;
 use crate::secret::Secret;
 use crate::session::{SessionCall, SessionNews};
 use crate::view::{
-    Accepted, ClusterView, DeviceRow, DoctorRow, HostRow, JobRow, JobView, QueueRow, ReservationRow,
+    Accepted, ClusterView, DeviceRow, DoctorRow, HostRow, IdleRow, JobRow, JobView, QueueRow, ReservationRow,
 };
 use crate::why::WhyView;
 use serde::{Deserialize, Serialize};
@@ -272,6 +270,8 @@ pub enum ApiRequest {
         /// What is to be done. The beginning of a device's UUID will do.
         tending: Tending,
     },
+    /// Card time that users held and did not use.
+    Idle(Freshness),
 }
 
 /// What can be answered.
@@ -364,4 +364,6 @@ pub enum ApiReply {
     LogNote(LogNote),
     /// Where a session stands.
     Session(Box<SessionNews>),
+    /// Card time held idle, most first.
+    Idle(Vec<IdleRow>),
 }

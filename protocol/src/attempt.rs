@@ -35,6 +35,12 @@ pub enum EndReason {
     Device,
     /// Its program failed on its device by its own doing.
     Program,
+    /// It used more of a shared card's memory than it asked for.
+    Vram,
+    /// The service through which it shared its card died.
+    SharedFault,
+    /// It held its cards idle, and was warned.
+    Idle,
 }
 
 impl EndReason {
@@ -48,13 +54,26 @@ impl EndReason {
             // The state puts in what was found.
             Self::Device => AttemptEnd::DeviceFault { reason: String::new() },
             Self::Program => AttemptEnd::ProgramFault { reason: String::new() },
+            // The log puts the figures in.
+            Self::Vram => AttemptEnd::VramLimit { asked_mib: 0, used_mib: 0 },
+            Self::SharedFault => AttemptEnd::SharedFault,
+            Self::Idle => AttemptEnd::Idle { idle_ms: 0 },
         }
     }
 
     /// The task is to run again: its end is no one's fault.
     #[must_use]
     pub fn is_eviction(self) -> bool {
-        !matches!(self, Self::Cancel | Self::Gang | Self::Device | Self::Program)
+        !matches!(
+            self,
+            Self::Cancel
+                | Self::Gang
+                | Self::Device
+                | Self::Program
+                | Self::Vram
+                | Self::SharedFault
+                | Self::Idle
+        )
     }
 }
 
@@ -70,6 +89,9 @@ impl fmt::Display for EndReason {
             Self::Ceiling => "ceiling",
             Self::Device => "device",
             Self::Program => "program",
+            Self::Vram => "vram",
+            Self::SharedFault => "shared_fault",
+            Self::Idle => "idle",
         })
     }
 }
@@ -133,6 +155,20 @@ pub enum AttemptEnd {
         /// The greatest use, in MiB.
         peak_mib: u64,
     },
+    /// Ended because it used more of a shared card's memory than it asked for.
+    VramLimit {
+        /// In MiB.
+        asked_mib: u64,
+        /// In MiB.
+        used_mib: u64,
+    },
+    /// Ended because the service through which it shared its card died; runs again.
+    SharedFault,
+    /// Ended because it held its cards idle.
+    Idle {
+        /// For how long, in ms.
+        idle_ms: u64,
+    },
 }
 
 impl AttemptEnd {
@@ -145,10 +181,16 @@ impl AttemptEnd {
     /// The end counts against the user's retries (a host's fault and a preemption do not).
     #[must_use]
     pub fn is_users(&self) -> bool {
-        use AttemptEnd::{Exited, OutOfMemory, ProgramFault, Signalled, TimeLimit};
+        use AttemptEnd::{Exited, Idle, OutOfMemory, ProgramFault, Signalled, TimeLimit, VramLimit};
         matches!(
             self,
-            Exited { .. } | Signalled { .. } | TimeLimit | ProgramFault { .. } | OutOfMemory { .. }
+            Exited { .. }
+                | Signalled { .. }
+                | TimeLimit
+                | ProgramFault { .. }
+                | OutOfMemory { .. }
+                | VramLimit { .. }
+                | Idle { .. }
         )
     }
 
@@ -164,12 +206,13 @@ impl AttemptEnd {
             Self::Preempted => 123,
             Self::Requeued { code } => *code,
             Self::LaunchFailed { .. } => 127,
-            Self::ProgramFault { .. } => 120,
+            Self::ProgramFault { .. } | Self::VramLimit { .. } | Self::Idle { .. } => 120,
             Self::Fenced
             | Self::Lost
             | Self::Vanished { .. }
             | Self::GangBroken
             | Self::HostStopped
+            | Self::SharedFault
             | Self::DeviceFault { .. } => 125,
         }
     }
@@ -195,6 +238,23 @@ impl fmt::Display for AttemptEnd {
             Self::OutOfMemory { limit_mib, peak_mib } => {
                 write!(f, "out of memory: used {peak_mib} MiB of {limit_mib} MiB")
             }
+            Self::VramLimit { asked_mib, used_mib } => {
+                write!(f, "vram limit: asked {}, used {}", Mib(*asked_mib), Mib(*used_mib))
+            }
+            Self::SharedFault => f.write_str("shared GPU fault"),
+            Self::Idle { idle_ms } => write!(f, "held its cards idle for {} min", idle_ms / 60_000),
+        }
+    }
+}
+
+/// MiB, or GiB where it comes out even.
+struct Mib(u64);
+
+impl fmt::Display for Mib {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            mib if mib > 0 && mib.is_multiple_of(1_024) => write!(f, "{} GiB", mib / 1_024),
+            mib => write!(f, "{mib} MiB"),
         }
     }
 }

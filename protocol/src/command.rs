@@ -2,11 +2,12 @@
 //!
 //! Variants are only ever appended. A new one is proposed only after every member reads the format that brought it.
 
+use crate::care::HostCause;
 use crate::codec::{self, DecodeError};
 use crate::device::HostRegistration;
 use crate::error::PublicError;
 use crate::health::{HealthReport, Tending};
-use crate::ids::{ClusterId, HostId, JobId, LeaseEpoch, RequestId};
+use crate::ids::{ClusterId, HostId, JobId, LeaseEpoch, RequestId, Token};
 use crate::job::{Actor, JobSpec, Role};
 use crate::limits::ENTRY_BYTES_MAX;
 use crate::plan::{Plan, Refusal};
@@ -118,6 +119,7 @@ pub enum TokenUse {
 
 /// Every way to change the replicated state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant)] // Most commands are submissions: a box would only cost each one an allocation.
 pub enum Command {
     /// The first entry of a cluster; refused ever after.
     CreateCluster {
@@ -246,6 +248,13 @@ pub enum Command {
         /// What is to be done.
         tending: Tending,
     },
+    /// A host asks for the end of attempts that it runs.
+    EndOwn {
+        /// Itself.
+        host: HostId,
+        /// Which, and why; at most [`crate::limits::REPORTS_MAX`].
+        ends: Vec<(Token, HostCause)>,
+    },
 }
 
 /// A change to a job that is not over.
@@ -315,6 +324,7 @@ pub fn least_role(command: &Command) -> Role {
         | Command::CommitPlan { .. }
         | Command::Report { .. }
         | Command::Health { .. }
+        | Command::EndOwn { .. }
         | Command::Expire { .. } => Role::Admin,
     }
 }

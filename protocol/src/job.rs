@@ -134,6 +134,8 @@ pub struct JobSpec {
     pub session: Option<Box<SessionSpec>>,
     /// The image that it runs in; none for the host's own files. Boxed: few jobs have one.
     pub container: Option<Box<ContainerSpec>>,
+    /// Holding its cards idle is intended until then, ms since the epoch.
+    pub idle_until_ms: Option<u64>,
 }
 
 impl Default for JobSpec {
@@ -167,6 +169,7 @@ impl Default for JobSpec {
             output: None,
             session: None,
             container: None,
+            idle_until_ms: None,
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod ask;
 pub mod attempt;
 pub mod bytes;
 pub mod cage;
+pub mod care;
 pub mod codec;
 pub mod command;
 pub mod container;

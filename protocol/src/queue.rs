@@ -1,6 +1,7 @@
 //! Queues: who shares, and by what rules. A queue's name is a path (`research/vision`); its parent is the path before
 //! the last slash. A tenant without a queue of its own gets one of its name at its first job.
 
+use crate::care::IdleRule;
 use crate::limits::{NAME_BYTES_MAX, QUEUE_DEPTH_MAX};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -128,6 +129,8 @@ pub struct QueueSpec {
     pub time_limit_default_ms: Option<u64>,
     /// What happens to work above a lowered ceiling.
     pub excess: Excess,
+    /// What happens to work that holds cards and does nothing with them.
+    pub idle: IdleRule,
 }
 
 impl QueueSpec {
@@ -144,6 +147,7 @@ impl QueueSpec {
             tenants: Vec::new(),
             time_limit_default_ms: None,
             excess: Excess::LetEnd,
+            idle: IdleRule::default(),
         }
     }
 }

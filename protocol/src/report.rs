@@ -1,6 +1,7 @@
 //! What a host reports of its attempts: facts, at least once, idempotent by token.
 
 use crate::cage::Used;
+use crate::care::Release;
 use crate::ids::Token;
 use crate::job::AttemptEnd;
 use serde::{Deserialize, Serialize};
@@ -37,5 +38,20 @@ pub enum AttemptFact {
         ran_ms: u64,
         /// What it used.
         used: Used,
+    },
+    /// How its cards were given back; told before its end.
+    Released {
+        /// The steps.
+        release: Release,
+    },
+    /// Words for its owner.
+    Noted {
+        /// At most [`crate::limits::REASON_BYTES_MAX`] are kept.
+        text: String,
+    },
+    /// It holds cards and does nothing with them.
+    HeldIdle {
+        /// Card-milliseconds of that since its start; a smaller figure than the last changes nothing.
+        gpu_ms: u64,
     },
 }

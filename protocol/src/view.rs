@@ -1,6 +1,7 @@
 //! What people and programs are shown: one consistent copy of the state, at a stated log index.
 
 use crate::cage::Used;
+use crate::care::Care;
 use crate::device::{DeviceFacts, DeviceReading};
 use crate::health::{BreakerView, HostCareView, MarkView};
 use crate::ids::{BootId, ClusterId, HostId, JobId, LeaseEpoch, TaskId, Token};
@@ -102,6 +103,21 @@ pub struct AttemptRow {
     pub pid: Option<u32>,
     /// What the kernel counted of it, once it is over.
     pub used: Used,
+    /// What its host told of it beside start and end.
+    pub care: Option<Box<Care>>,
+}
+
+/// Card time that one user held and did not use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdleRow {
+    /// Who pays.
+    pub tenant: String,
+    /// The user.
+    pub user: String,
+    /// Card-milliseconds held idle so far.
+    pub gpu_ms: u64,
+    /// Live attempts that were warned or counted as idle.
+    pub now: Vec<TaskId>,
 }
 
 /// All about one job.

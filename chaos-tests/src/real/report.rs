@@ -49,6 +49,15 @@ impl Report {
         self
     }
 
+    /// The same, failed if there are any of these.
+    #[must_use]
+    pub fn but(mut self, violations: &[String]) -> Self {
+        if let (Some(first), Verdict::Pass) = (violations.first(), &self.verdict) {
+            self.verdict = Verdict::Fail(format!("{} broken laws, the first: {first}", violations.len()));
+        }
+        self
+    }
+
     /// One line for people.
     #[must_use]
     pub fn line(&self) -> String {

@@ -114,7 +114,16 @@ impl World {
             Some(EndReason::Move) => Some("evicted to move"),
             Some(EndReason::Reclaim) => Some("evicted to reclaim"),
             Some(EndReason::Ceiling) => Some("evicted to ceiling"),
-            Some(EndReason::Cancel | EndReason::Gang | EndReason::Device | EndReason::Program) | None => None,
+            Some(
+                EndReason::Cancel
+                | EndReason::Gang
+                | EndReason::Device
+                | EndReason::Program
+                | EndReason::Vram
+                | EndReason::SharedFault
+                | EndReason::Idle,
+            )
+            | None => None,
         };
         if let Some(what) = evicted_to {
             self.reach.hit(what);

@@ -4,6 +4,7 @@
 use super::reconciler;
 use crate::node::Node;
 use crate::shim::{LaunchError, ShimNote};
+use crate::warden::mps;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use rota_protocol::Token;
 use rota_protocol::job::EndReason;
@@ -58,7 +59,7 @@ impl Actor for Attempt {
         super::failpoint::hit("attempt");
         match message {
             Msg::Launch(order) => {
-                match state.node.shims.launch(*order).await {
+                match launch(&state.node, *order).await {
                     Ok(()) => {}
                     // Ordered before, by an earlier actor: its notes come as if this one had ordered it.
                     Err(LaunchError::Known(_)) => {}
@@ -87,6 +88,20 @@ impl Actor for Attempt {
 /// Says that the gang's file is another: `WINCH`, "the size changed". It is the one signal of that meaning, and whoever
 /// does not catch it is not ended by it.
 const GANG_SIGNAL: u8 = 28;
+
+/// Through the card's sharing service, if it asked for that: the service listens before it starts.
+async fn launch(node: &Node, order: LaunchOrder) -> Result<(), LaunchError> {
+    let token = order.token;
+    let through_mps = node
+        .consensus
+        .read(|replica| replica.attempt(token).and_then(|attempt| mps::card_of(replica, attempt)));
+    if let Some(card) = through_mps
+        && let Err(reason) = node.mps.lock().await.ensure(&card).await
+    {
+        return Err(LaunchError::Order { token, reason });
+    }
+    node.shims.launch(order).await
+}
 
 /// The shim makes the file a moment after its order; until then, and while the disk refuses, it is tried again.
 async fn tell_gang(myself: &ActorRef<Msg>, state: &mut State) {

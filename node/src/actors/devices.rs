@@ -4,12 +4,15 @@
 //! New or changed facts go to the renewer, which registers the host anew: a card that appears later is offered
 //! without a restart, a card that is gone is no longer.
 
-use super::{device, health, renewer};
+use super::{device, health, renewer, warden};
 use crate::devices::Inventory;
 use crate::node::Node;
+use crate::warden::look::raw_look;
+use crate::warden::mig;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
-use rota_protocol::device::HostFacts;
+use rota_protocol::device::{DeviceHealth, HostFacts};
 use rota_protocol::ids::DeviceUuid;
+use rota_protocol::limits::HOST_DEVICES_MAX;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,6 +33,10 @@ pub enum Msg {
     Advice,
     /// Read the live values.
     Read,
+    /// Look at once, with live values: cards are on their way back.
+    LookNow,
+    /// The warden marks other cards than before.
+    Marks,
 }
 
 /// The devices actor.
@@ -39,6 +46,9 @@ pub struct Devices;
 pub struct State {
     node: Arc<Node>,
     inventory: Inventory,
+    /// As the drivers say.
+    seen: Option<HostFacts>,
+    /// As offered.
     facts: Option<HostFacts>,
     told: Option<Instant>,
     actors: BTreeMap<DeviceUuid, ActorRef<device::Msg>>,
@@ -53,8 +63,15 @@ impl Actor for Devices {
 
     async fn pre_start(&self, myself: ActorRef<Msg>, node: Arc<Node>) -> Result<State, ActorProcessingErr> {
         let inventory = Inventory::new(&node.config.devices(&node.identity.host_name)?)?;
-        let mut state =
-            State { node, inventory, facts: None, told: None, actors: BTreeMap::new(), drained: false };
+        let mut state = State {
+            node,
+            inventory,
+            seen: None,
+            facts: None,
+            told: None,
+            actors: BTreeMap::new(),
+            drained: false,
+        };
         look(&myself, &mut state).await?;
         myself.send_interval(LOOK_EVERY, || Msg::Look);
         myself.send_interval(READ_EVERY, || Msg::Read);
@@ -74,6 +91,12 @@ impl Actor for Devices {
                 state.node.doors.devices.answered();
                 look(&myself, state).await?;
             }
+            Msg::LookNow => {
+                let readings = state.inventory.readings().await;
+                *state.node.own_readings.write().unwrap_or_else(PoisonError::into_inner) = readings;
+                look(&myself, state).await?;
+            }
+            Msg::Marks => offer(&myself, state).await?,
             Msg::Read => {
                 let readings = state.inventory.readings().await;
                 for reading in &readings {
@@ -112,6 +135,46 @@ async fn look(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorProc
     metrics::gauge!(crate::meters::PROBES_STUCK).set(f64::from(stuck));
     let looked = Box::new((facts.clone(), state.inventory.signs().clone()));
     state.node.doors.health.send(health::Msg::Looked(looked));
+    state.seen = Some(facts);
+    offer(myself, state).await?;
+    tell_warden(state);
+    Ok(())
+}
+
+/// The warden hears who is on the cards, where the driver tells.
+fn tell_warden(state: &State) {
+    let Some(facts) = &state.seen else { return };
+    let processes: BTreeMap<_, _> = state
+        .inventory
+        .signs()
+        .iter()
+        .map(|(uuid, signs)| {
+            let all = signs.processes.as_ref();
+            (uuid.clone(), all.map(|all| all.iter().map(|p| (p.pid, p.vram_mib)).collect()))
+        })
+        .collect();
+    let readings = state.node.own_readings.read().unwrap_or_else(PoisonError::into_inner);
+    let raw = raw_look(&facts.devices, &readings, &processes);
+    state.node.watched.write().unwrap_or_else(PoisonError::into_inner).extend(raw.keys().cloned());
+    let devices = Arc::new(facts.devices.clone());
+    state.node.doors.warden.send(warden::Msg::Looked(Arc::new(raw), devices));
+}
+
+/// What was seen, with what the warden and the declared slices say of it, is offered if it is not what was.
+async fn offer(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorProcessingErr> {
+    let Some(mut facts) = state.seen.clone() else { return Ok(()) };
+    {
+        let marks = state.node.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        for device in facts.devices.iter_mut().filter(|device| device.health.is_healthy()) {
+            if let Some(reason) = marks.get(&device.uuid) {
+                device.health = DeviceHealth::Dirty { reason: reason.clone() };
+            }
+        }
+    }
+    let lacks = mig::lacking(&state.node.config.sharing, &facts.devices);
+    facts.devices.extend(lacks.iter().flat_map(mig::Lack::stand_ins));
+    facts.devices.sort_by(|a, b| a.uuid.cmp(&b.uuid));
+    facts.devices.truncate(HOST_DEVICES_MAX);
     if state.facts.as_ref() == Some(&facts) {
         return Ok(());
     }

@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod attempt;
+pub mod auditor;
 pub mod device;
 pub mod devices;
 pub mod door;
@@ -11,10 +12,13 @@ pub mod gossip;
 pub mod health;
 pub mod leases;
 pub mod meter;
+mod order;
 pub mod raft;
 pub mod reconciler;
 pub mod renewer;
 pub mod restart;
+mod returning;
 pub mod root;
 pub mod scheduler;
 mod stains;
+pub mod warden;

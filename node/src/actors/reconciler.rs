@@ -3,25 +3,24 @@
 //!
 //! The decisions are `logic::reconcile` and `logic::outbox`; this actor is their pump.
 
+use super::order::order;
+use super::returning::Returning;
 use super::{attempt, stains};
 use crate::io::clock;
 use crate::logic::attempts::{end_word, never_ran};
 use crate::logic::cards::{Cards, Gate};
-use crate::logic::env::{Share, TaskEnv, task_env};
 use crate::logic::gang;
 use crate::logic::outbox::Outbox;
-use crate::logic::output;
 use crate::logic::reconcile::{Action, Desired, Local, LocalState, reconcile};
 use crate::node::Node;
 use crate::shim::ShimNote;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
-use rota_core::Attempt;
-use rota_protocol::ask::CARD_MILLI;
+use rota_protocol::care::Release;
 use rota_protocol::command::{Command, Proposal};
-use rota_protocol::ids::{HostId, JobId, RequestId, Token};
+use rota_protocol::ids::{DeviceUuid, HostId, JobId, RequestId, Token};
 use rota_protocol::job::{Actor as Author, AttemptEnd};
-use rota_protocol::report::AttemptReport;
-use rota_protocol::spool::{ExitRecord, LaunchOrder};
+use rota_protocol::report::{AttemptFact, AttemptReport};
+use rota_protocol::spool::ExitRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -45,6 +44,12 @@ pub enum Msg {
     Reported(bool),
     /// Tell the log what waits.
     Tell,
+    /// Tell the log something beside start and end.
+    Beside(Token, AttemptFact),
+    /// The cards of an attempt that is over are clean, but for these, which the log knows to be dirty.
+    Returned(Token, Release, Vec<DeviceUuid>),
+    /// The rest of them is clean too.
+    Back(Token),
 }
 
 /// The reconciler actor.
@@ -59,6 +64,8 @@ pub struct State {
     outbox: Outbox,
     /// What parts of elastic gangs were told of their gangs.
     rosters: BTreeMap<Token, String>,
+    /// What is over and whose cards the warden gives back: its end is told when they are.
+    returning: Returning,
 }
 
 impl Actor for Reconciler {
@@ -72,7 +79,15 @@ impl Actor for Reconciler {
         myself.cast(Msg::Wake)?;
         let cards = Cards::default();
         let (actors, rosters) = (BTreeMap::new(), BTreeMap::new());
-        Ok(State { node, local, cards, actors, outbox: Outbox::new(), rosters })
+        Ok(State {
+            node,
+            local,
+            cards,
+            actors,
+            outbox: Outbox::new(),
+            rosters,
+            returning: Returning::default(),
+        })
     }
 
     async fn handle(
@@ -87,7 +102,10 @@ impl Actor for Reconciler {
                 state.node.doors.reconciler.answered();
                 compare(&myself, state).await?;
             }
-            Msg::Tick => compare(&myself, state).await?,
+            Msg::Tick => {
+                state.returning.ask_again(&state.node);
+                compare(&myself, state).await?;
+            }
             Msg::Shim(note) => took_note(state, note),
             Msg::Reported(true) => {
                 state.outbox.committed();
@@ -98,6 +116,12 @@ impl Actor for Reconciler {
                 return Ok(());
             }
             Msg::Tell => {}
+            Msg::Beside(token, fact) => state.outbox.beside(token, fact),
+            Msg::Returned(token, release, dirty) => returned(state, token, release, dirty),
+            Msg::Back(token) => {
+                state.returning.back(token);
+                state.cards.left(token);
+            }
         }
         if let Some(batch) = state.outbox.next_batch() {
             tell_log(&myself, &state.node, batch);
@@ -155,13 +179,52 @@ fn ended(state: &mut State, mut record: ExitRecord) {
     if matches!(local.state, LocalState::Ended(_)) {
         return;
     }
-    state.cards.left(record.token);
     stains::gone(&state.node, record.token);
     metrics::counter!(crate::meters::OOM_KILLS).increment(u64::from(record.used.oom_kills));
+    local.state = LocalState::Ended(record.clone());
     metrics::counter!(crate::meters::ATTEMPTS_ENDED, "end" => end_word(&record.end)).increment(1);
+    stains::gone(&state.node, record.token);
     metrics::counter!(crate::meters::OUTPUT_DROPPED_BYTES).increment(record.dropped_bytes);
-    state.outbox.ended_with(record.token, record.end.clone(), record.ran_ms, record.used);
-    local.state = LocalState::Ended(record);
+    tell_end(state, &record);
+}
+
+/// The end of an attempt is told when its cards are clean. Those of which no driver tells who is on them count as clean
+/// with the last process.
+fn tell_end(state: &mut State, record: &ExitRecord) {
+    let token = record.token;
+    if state.returning.is_pending(token) {
+        return;
+    }
+    let cards = match record.end {
+        // Nothing was started.
+        AttemptEnd::LaunchFailed { .. } => Vec::new(),
+        _ => state.returning.cards_of(&state.node, &state.cards, token),
+    };
+    if cards.is_empty() {
+        if !state.returning.is_done(token) {
+            state.cards.left(token);
+        }
+        state.outbox.ended_with(token, record.end.clone(), record.ran_ms, record.used);
+    } else {
+        state.returning.begin(&state.node, record.clone(), cards);
+    }
+}
+
+/// The warden has given the cards back.
+fn returned(state: &mut State, token: Token, release: Release, dirty: Vec<DeviceUuid>) {
+    let record = state.returning.finish(token, !dirty.is_empty());
+    match dirty.is_empty() {
+        true => state.cards.left(token),
+        false => {
+            tracing::error!(%token, ?release, "cards of an attempt are dirty");
+            state.cards.left_dirty(token, dirty);
+        }
+    }
+    // Else the log gave it up meanwhile, and is told nothing.
+    if let Some(record) = record.filter(|_| state.local.contains_key(&token)) {
+        state.outbox.beside(token, AttemptFact::Released { release });
+        state.outbox.ended_with(token, record.end, record.ran_ms, record.used);
+    }
 }
 
 async fn compare(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorProcessingErr> {
@@ -256,6 +319,8 @@ async fn carry_out(
                 // Looked at again with the next wake-up or tick.
                 Gate::Wait => return Ok(()),
                 Gate::Refuse(reason) => {
+                    tracing::error!(%token, reason, "a grant bounced");
+                    metrics::counter!(crate::meters::GRANTS_BOUNCED).increment(1);
                     took_note(state, ShimNote::LaunchFailed { token, reason });
                     return Ok(());
                 }
@@ -271,7 +336,7 @@ async fn carry_out(
         }
         Action::ReportStarted { token, pid } => state.outbox.started(token, pid),
         Action::ReportEnded(record) => {
-            state.outbox.ended_with(record.token, record.end.clone(), record.ran_ms, record.used);
+            tell_end(state, &record);
             // Remembered as ended, so that the release below follows when the log has it.
             state
                 .local
@@ -280,7 +345,10 @@ async fn carry_out(
         }
         Action::Release(token) => {
             state.local.remove(&token);
-            state.cards.left(token);
+            // Cards that are not clean stay in the way of the next attempt, whatever the log says.
+            if state.returning.release(token) {
+                state.cards.left(token);
+            }
             state.rosters.remove(&token);
             state.outbox.forget(token);
             actor(myself, state, token).await?.cast(attempt::Msg::Release)?;
@@ -304,84 +372,6 @@ async fn actor<'a>(
             free.insert(actor)
         }
     })
-}
-
-/// All that the shim needs; none when the log has moved on, a reason when this host cannot run it.
-fn order(node: &Node, token: Token) -> Option<Result<LaunchOrder, String>> {
-    let params = node.config.profile.lease();
-    let (epoch, lease_path) = {
-        let lease = node.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = lease.as_ref()?;
-        (own.epoch, own.file.path().as_os_str().as_encoded_bytes().to_vec())
-    };
-    let notes_base = node.shims.draw_notes_base(token);
-    node.consensus.read(|replica| {
-        // Never an attempt of an older epoch under the lease of a newer one.
-        let attempt = replica.attempt(token).filter(|attempt| attempt.epoch == epoch)?;
-        let job = replica.job(attempt.task.job)?;
-        let spec = job.spec.whole();
-        let meeting = gang::meeting(replica, token);
-        let (number, because) = output::place_of(replica, attempt);
-        let task = task_of(node, attempt, &notes_base, meeting.as_ref());
-        let env = task_env(&spec.env, TaskEnv { attempt: number, because, ..task });
-        let output = output::order(replica, attempt, &spec, node.config.output.limits());
-        let kill_budget_ms = u32::try_from(params.kill_budget_ms).unwrap_or(u32::MAX);
-        let roster = gang::roster(replica, attempt.task.job).filter(|_| meeting.is_some());
-        let devices = replica.host(node.host).map_or(&[][..], |host| &host.facts.devices);
-        let cage = node.shims.cage(token, node.shims.place().ask(devices, attempt, &spec));
-        let order = LaunchOrder {
-            cluster: node.cluster,
-            host: node.host,
-            epoch: attempt.epoch,
-            token,
-            task: attempt.task,
-            argv: spec.argv,
-            env,
-            workdir: spec.workdir,
-            uid_gid: spec.uid_gid,
-            devices: attempt.devices.clone(),
-            time_limit_ms: spec.time_limit_ms,
-            grace_ms: spec.grace_ms.unwrap_or(kill_budget_ms),
-            kill_budget_ms,
-            lease_path,
-            notes_base,
-            warning: spec.warning,
-            requeue_status: spec.requeue_status,
-            gang: roster.unwrap_or_default().into_bytes(),
-            output,
-            life: node.config.life_order(job.user.clone(), spec.session.as_deref().copied()),
-            around: meeting.as_ref().map(gang::Meeting::around).unwrap_or_default(),
-            cage,
-        };
-        Some(match (&spec.container, &node.containers) {
-            (None, _) => Ok(order),
-            (Some(container), Some(executor)) => Ok(executor.wrap(container, attempt.mem_mib, order)),
-            (Some(_), None) => Err("no container runtime is installed on this host".to_owned()),
-        })
-    })
-}
-
-fn task_of<'a>(
-    node: &Node,
-    attempt: &'a Attempt,
-    notes_base: &'a [u8],
-    gang: Option<&'a gang::Meeting>,
-) -> TaskEnv<'a> {
-    let is_share = (1..CARD_MILLI).contains(&attempt.card_milli);
-    TaskEnv {
-        cluster: node.cluster,
-        host: node.host,
-        token: attempt.token,
-        task: attempt.task,
-        devices: &attempt.devices,
-        choice: attempt.choice,
-        gpu_milli: attempt.gpu_milli,
-        vram_mib: attempt.vram_mib,
-        share: is_share.then_some(Share { milli: attempt.card_milli, vram_mib: attempt.card_vram_mib }),
-        notes_base,
-        gang,
-        ..TaskEnv::plain(node.cluster, node.host, attempt.token, attempt.task, notes_base)
-    }
 }
 
 fn tell_log(myself: &ActorRef<Msg>, node: &Arc<Node>, reports: Vec<AttemptReport>) {

@@ -2,7 +2,9 @@
 //! Supervisor: none. Its own death ends the process, because nobody else would notice the next one.
 
 use super::restart::{Deaths, Verdict};
-use super::{api, devices, gossip, health, leases, meter, raft, reconciler, renewer, scheduler};
+use super::{
+    api, auditor, devices, gossip, health, leases, meter, raft, reconciler, renewer, scheduler, warden,
+};
 use crate::boot::{OnDeath, row};
 use crate::io::clock;
 use crate::node::Node;
@@ -28,8 +30,20 @@ pub struct State {
 }
 
 /// In the order of their start: state first, then what acts on it, then what lets others in.
-const CHILDREN: [&str; 10] =
-    ["raft", "gossip", "devices", "health", "renewer", "reconciler", "leases", "scheduler", "meter", "api"];
+const CHILDREN: [&str; 12] = [
+    "raft",
+    "gossip",
+    "warden",
+    "devices",
+    "health",
+    "renewer",
+    "reconciler",
+    "leases",
+    "scheduler",
+    "meter",
+    "auditor",
+    "api",
+];
 
 impl Actor for Root {
     type Msg = Msg;
@@ -132,6 +146,8 @@ async fn start(name: &'static str, node: &Arc<Node>, root: ActorCell) -> Result<
         "reconciler" => child!(reconciler, reconciler, reconciler::Reconciler),
         "leases" => child!(leases, leases, leases::Leases),
         "scheduler" => child!(scheduler, scheduler, scheduler::Scheduler),
+        "warden" => child!(warden, warden, warden::Warden),
+        "auditor" => child!(auditor, auditor, auditor::Auditor),
         "meter" => child!(meter, meter, meter::Meter),
         "api" => child!(api, api, api::Api),
         other => unreachable!("no such child: {other}"),

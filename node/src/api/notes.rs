@@ -1,6 +1,7 @@
 //! What a submit answer says beside the job's number: what the cluster made of the job, which rules stand above the
 //! job's own, and whether hosts and account could ever run it. It never refuses: hosts come and go.
 
+use crate::warden::mps;
 use rota_core::{State, explain};
 use rota_protocol::JobId;
 use rota_protocol::job::JobSpec;
@@ -23,10 +24,26 @@ pub(super) fn accepted(state: &State, job: JobId, sent: &JobSpec, tenant: &str) 
         notes.push(format!("time limit {limit}: the rule of queue {queue} for jobs that name none"));
     }
     notes.extend(overridden(state, sent, &queue));
+    notes.extend(sharing(sent));
     if let Err(never) = explain::feasible(state, tenant, sent) {
         notes.push(format!("{}; it waits until that changes", never.message));
     }
     Accepted { job, queue, time_limit_ms, notes }
+}
+
+/// What is kept apart on a card that it shares.
+fn sharing(spec: &JobSpec) -> Option<String> {
+    let share = spec.asks().find(|ask| ask.share_milli().is_some())?;
+    let through_mps = share.labels.get(mps::LABEL.0).is_some_and(|mode| mode == mps::LABEL.1);
+    Some(if through_mps {
+        "shares a card through mps with jobs of its tenant: the driver bounds its memory and cores, and a fault of one \
+         job ends all on the card (they are queued again)"
+            .to_owned()
+    } else {
+        "shares a card in turns with jobs of its tenant: faults stay with their job; memory above what is asked ends \
+         the job that took it"
+            .to_owned()
+    })
 }
 
 /// Flags of the job that a rule of the site stands above.
@@ -112,7 +129,19 @@ mod tests {
     }
 
     fn notes(spec: &JobSpec) -> Vec<String> {
-        accepted(&cluster(), JobId(1), spec, "t").notes
+        let mut notes = accepted(&cluster(), JobId(1), spec, "t").notes;
+        notes.retain(|note| !note.starts_with("shares a card"));
+        notes
+    }
+
+    #[test]
+    fn who_shares_a_card_is_told_what_is_kept_apart() {
+        // Field report R035.
+        let told = |spec: &JobSpec| accepted(&cluster(), JobId(1), spec, "t").notes.join("\n");
+        assert!(told(&spec(gpus(500))).contains("in turns"));
+        let labels = BTreeMap::from([(mps::LABEL.0.to_owned(), mps::LABEL.1.to_owned())]);
+        assert!(told(&spec(Ask { labels, ..gpus(500) })).contains("a fault of one job ends all"));
+        assert_eq!(told(&spec(gpus(1_000))), "");
     }
 
     #[test]

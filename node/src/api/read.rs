@@ -61,6 +61,15 @@ pub(super) async fn answer(
             })
             .await
         }
+        ApiRequest::Idle(freshness) => {
+            let sees = |tenant: &str| caller.sees(tenant);
+            listed(node, freshness, |state| {
+                let mut rows = view::idle(state);
+                rows.retain(|row| sees(&row.tenant));
+                ApiReply::Idle(rows)
+            })
+            .await
+        }
         ApiRequest::Cluster { freshness } => cluster(node, freshness).await,
         ApiRequest::Doctor => {
             caller.at_least(Role::Operator)?;

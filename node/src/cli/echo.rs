@@ -89,7 +89,9 @@ fn shape_and_start(lines: &mut Lines, spec: &JobSpec) {
     lines.add_if(spec.layout != Layout::Any, "layout", shape::layout_text(spec.layout));
     lines.add_if(!spec.after.is_empty(), "after", shape::after_text(&spec.after));
     lines.add_if(!spec.queue.is_empty(), "queue", &spec.queue);
-    for (name, at_ms) in [("begin", spec.begin_ms), ("deadline", spec.deadline_ms)] {
+    for (name, at_ms) in
+        [("begin", spec.begin_ms), ("deadline", spec.deadline_ms), ("idle-until", spec.idle_until_ms)]
+    {
         if let Some(at_ms) = at_ms {
             lines.add(name, stamp(at_ms));
         }

@@ -220,6 +220,7 @@ mod tests {
             end,
             pid: None,
             used: rota_protocol::cage::Used::default(),
+            care: None,
         }
     }
 

@@ -34,6 +34,12 @@ pub struct JobFlags {
     /// Memory of each task: 16G, 1.5G, 512M (powers of 1024); a bare number is MiB
     #[arg(long, value_name = "SIZE", help_heading = "Needs")]
     pub mem: Option<String>,
+    /// How a shared card is shared: time-slice [default] or mps
+    #[arg(long, value_name = "MODE", help_heading = "Needs")]
+    pub share_mode: Option<String>,
+    /// What must be kept apart from others on a shared card: memory, faults, or all
+    #[arg(long, value_name = "LEVEL", help_heading = "Needs")]
+    pub isolate: Option<String>,
     /// Other devices, such as fpga=1 or mig:1g.10gb=2; may be repeated
     #[arg(long, value_name = "KIND[:MODEL][=COUNT]", help_heading = "Needs")]
     pub device: Vec<String>,
@@ -80,6 +86,9 @@ pub struct JobFlags {
     /// Given up if it has not started by then
     #[arg(long, value_name = "WHEN", help_heading = "Start")]
     pub deadline: Option<String>,
+    /// Holding its cards idle is intended until then, such as now+2h
+    #[arg(long, value_name = "WHEN", help_heading = "End")]
+    pub idle_until: Option<String>,
     /// Wait until `rota release`
     #[arg(long, short = 'H', num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_name = "YES|NO", help_heading = "Start")]
     pub hold: Option<String>,
@@ -202,7 +211,7 @@ impl JobFlags {
         Ok(draft)
     }
 
-    fn single(&self) -> [(Key, Option<&str>); 32] {
+    fn single(&self) -> [(Key, Option<&str>); 35] {
         [
             (Key::Gpus, self.gpus.as_deref()),
             (Key::GpuShare, self.gpu_share.as_deref()),
@@ -236,6 +245,9 @@ impl JobFlags {
             (Key::ContainerWorkdir, self.container_workdir.as_deref()),
             (Key::Entrypoint, self.entrypoint.as_deref()),
             (Key::ReadOnly, self.read_only.as_deref()),
+            (Key::ShareMode, self.share_mode.as_deref()),
+            (Key::Isolate, self.isolate.as_deref()),
+            (Key::IdleUntil, self.idle_until.as_deref()),
         ]
     }
 

@@ -210,6 +210,12 @@ fn show_text(view: &JobView, now_ms: u64) -> String {
         text.push('\n');
         text.push_str(&attempt_table(&view.attempts).to_string());
     }
+    for attempt in &view.attempts {
+        for line in care_lines(attempt) {
+            text.push_str(&clean(&format!("{}: {line}", attempt.token)));
+            text.push('\n');
+        }
+    }
     if view.attempts_forgotten > 0 {
         text.push_str(&format!("and {} older attempts\n", view.attempts_forgotten));
     }
@@ -247,6 +253,21 @@ fn memory_of(used: Used) -> String {
         (peak, 0) => format!("{peak} MiB{killed}"),
         (peak, limit) => format!("{peak} of {limit} MiB{killed}"),
     }
+}
+
+/// What its host told of an attempt, and how its cards were given back.
+fn care_lines(attempt: &AttemptRow) -> Vec<String> {
+    let Some(care) = &attempt.care else { return Vec::new() };
+    let mut lines = care.notes.clone();
+    if let Some(release) = &care.release {
+        let steps: Vec<String> = release.steps.iter().map(ToString::to_string).collect();
+        let words = match &release.dirty {
+            None => format!("cards given back in {} ms: {}", release.took_ms, steps.join(", ")),
+            Some(why) => format!("cards not given back: {why}"),
+        };
+        lines.push(words);
+    }
+    lines
 }
 
 fn attempt_table(attempts: &[AttemptRow]) -> Table {

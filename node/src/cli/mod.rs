@@ -1,7 +1,7 @@
 //! The command line: which commands there are, what they take, and how they end.
 //!
 //! Exit status: 0 done, 1 failed, 2 refused as invalid, 141 our reader went away; `run`, `wait` and `logs -f` end
-//! with the job's own status (121 deadline missed, 122 dependency failed, 123 preempted for good, 124 time limit, 125 host
+//! with the job's own status (120 taker or idler, 121 deadline missed, 122 dependency failed, 123 preempted for good, 124 time limit, 125 host
 //! lost, 127 could not start, 130 cancelled).
 //!
 //! What this is not: it decides nothing and keeps nothing. Client commands run on a one-thread runtime that is made
@@ -34,6 +34,7 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 pub mod times;
+pub mod usage;
 pub mod why;
 
 pub use context::TargetArgs;
@@ -99,6 +100,8 @@ pub enum Command {
     Unreserve(reservations::UnreserveArgs),
     /// List reservations
     Reservations(reservations::ReservationsArgs),
+    /// What was held, and what of it was not used
+    Usage(usage::UsageArgs),
     /// List hosts
     Hosts(hosts::HostsArgs),
     /// List devices
@@ -152,6 +155,7 @@ impl Command {
             Self::Reserve(args) => args.json,
             Self::Unreserve(args) => args.json,
             Self::Reservations(args) => args.read.json,
+            Self::Usage(args) => args.read.json,
             Self::Hosts(args) => args.read.json,
             Self::Devices(args) => args.read.json,
             Self::Device(args) => device::wants_json(args),
@@ -232,6 +236,7 @@ async fn ask(context: &Context, command: &Command) -> Outcome {
         Command::Reserve(args) => reservations::reserve(context, args).await,
         Command::Unreserve(args) => reservations::unreserve(context, args).await,
         Command::Reservations(args) => reservations::reservations(context, args).await,
+        Command::Usage(args) => usage::usage(context, args).await,
         Command::Hosts(args) => hosts::hosts(context, args).await,
         Command::Devices(args) => hosts::devices(context, args).await,
         Command::Device(args) => device::device(context, args).await,

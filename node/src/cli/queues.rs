@@ -65,6 +65,15 @@ pub struct QueueSetArgs {
     /// Work above a lowered ceiling: let-end or requeue-youngest
     #[arg(long, value_name = "RULE")]
     pub excess: Option<String>,
+    /// Work that holds cards and does nothing with them: report, warn or end
+    #[arg(long, value_name = "RULE")]
+    pub idle: Option<String>,
+    /// How long nothing must have happened for that
+    #[arg(long, value_name = "TIME")]
+    pub idle_window: Option<String>,
+    /// Warnings before it is ended, one in each window
+    #[arg(long, value_name = "COUNT")]
+    pub idle_warnings: Option<u8>,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
@@ -170,6 +179,9 @@ fn rules_text(spec: &QueueSpec) -> String {
     if spec.excess != open.excess {
         parts.push(rules::excess_text(spec.excess).to_owned());
     }
+    if spec.idle != open.idle {
+        parts.push(rules::idle_text(&spec.idle));
+    }
     parts.join("; ")
 }
 
@@ -228,6 +240,15 @@ impl QueueSetArgs {
             spec.time_limit_default_ms =
                 if none { None } else { Some(time::duration_ms("time-limit", text)?) };
         }
+        if let Some(text) = &self.idle {
+            spec.idle.mode = rules::idle_mode("idle", text)?;
+        }
+        if let Some(text) = &self.idle_window {
+            spec.idle.window_ms = time::duration_ms("idle-window", text)?;
+        }
+        if let Some(warnings) = self.idle_warnings {
+            spec.idle.warnings = warnings;
+        }
         if let Some(text) = &self.excess {
             spec.excess = rules::excess("excess", text)?;
         }
@@ -270,11 +291,17 @@ mod tests {
             weight: Some(3),
             borrow: true,
             time_limit: Some("none".into()),
+            idle: Some("end".into()),
+            idle_window: Some("30m".into()),
+            idle_warnings: Some(3),
             ..QueueSetArgs::default()
         };
         let changed = second.rules_over(spec.clone()).unwrap();
         assert_eq!((changed.weight, changed.borrows, changed.time_limit_default_ms), (3, true, None));
         assert_eq!((changed.guarantee, changed.ceiling), (spec.guarantee, spec.ceiling));
+        assert_eq!(rules_text(&changed), "tenants a,b; idle: end after 3 warnings, one each 30m");
+        let bad = QueueSetArgs { idle: Some("kill".into()), ..QueueSetArgs::default() };
+        assert_eq!(bad.rules_over(spec.clone()).unwrap_err().field.as_deref(), Some("idle"));
         let bad = QueueSetArgs { excess: Some("kill".into()), ..QueueSetArgs::default() };
         assert_eq!(bad.rules_over(spec).unwrap_err().field.as_deref(), Some("excess"));
     }

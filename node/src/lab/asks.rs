@@ -5,6 +5,7 @@ use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::HostId;
 use rota_protocol::view::{ClusterView, HostRow, HostState};
+use std::path::Path;
 use std::time::Duration;
 
 impl Lab {
@@ -121,4 +122,17 @@ impl Lab {
         })
         .await
     }
+}
+
+/// What the agents of a lab said of broken laws: the state's own, and what differed between log and host, and grants that a host could not
+/// carry out. The folder is
+/// the lab's; its hosts may be gone.
+#[must_use]
+pub fn violations(dir: &Path) -> Vec<String> {
+    let logs =
+        std::fs::read_dir(dir).into_iter().flatten().flatten().map(|host| host.path().join("agent.log"));
+    let texts: Vec<String> = logs.filter_map(|log| std::fs::read_to_string(log).ok()).collect();
+    let lines = texts.iter().flat_map(|text| text.lines());
+    let broken = |line: &&str| line.contains("report this as a bug") || line.contains("a grant bounced");
+    lines.filter(broken).map(str::to_owned).collect()
 }

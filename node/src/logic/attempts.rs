@@ -39,7 +39,10 @@ impl Numbered {
                 | EndReason::Cancel
                 | EndReason::Gang
                 | EndReason::Device
-                | EndReason::Program => "preempt",
+                | EndReason::Program
+                | EndReason::Vram
+                | EndReason::SharedFault
+                | EndReason::Idle => "preempt",
             },
             (Some(end), _) => match end {
                 AttemptEnd::Exited { code: 0 } => "ended",
@@ -55,6 +58,9 @@ impl Numbered {
                 AttemptEnd::DeviceFault { .. } => "device",
                 AttemptEnd::ProgramFault { .. } => "program",
                 AttemptEnd::OutOfMemory { .. } => "out_of_memory",
+                AttemptEnd::VramLimit { .. } => "vram",
+                AttemptEnd::SharedFault => "shared_fault",
+                AttemptEnd::Idle { .. } => "idle",
             },
         }
     }
@@ -76,6 +82,9 @@ pub fn end_word(end: &AttemptEnd) -> &'static str {
         AttemptEnd::HostStopped => "host_stopped",
         AttemptEnd::DeviceFault { .. } => "device_fault",
         AttemptEnd::ProgramFault { .. } => "program_fault",
+        AttemptEnd::VramLimit { .. } => "vram_limit",
+        AttemptEnd::SharedFault => "shared_fault",
+        AttemptEnd::Idle { .. } => "idle",
         AttemptEnd::Fenced | AttemptEnd::Lost | AttemptEnd::Vanished { .. } => "lost",
     }
 }

@@ -42,6 +42,17 @@ impl Cards {
         self.under.contains_key(&token)
     }
 
+    /// The devices of an attempt, if they are known.
+    #[must_use]
+    pub fn devices(&self, token: Token) -> Option<&[DeviceUuid]> {
+        self.under.get(&token)?.as_deref()
+    }
+
+    /// Its last process is gone, but these devices of its are not clean yet; the others are.
+    pub fn left_dirty(&mut self, token: Token, devices: Vec<DeviceUuid>) {
+        self.under.insert(token, Some(devices));
+    }
+
     /// The last process of an attempt is gone, or it never had one.
     pub fn left(&mut self, token: Token) {
         self.under.remove(&token);

@@ -31,9 +31,9 @@ fn order(env: &[(&str, &str)]) -> LaunchOrder {
         warning: Some(Warning { signal: 10, before_ms: 1, leader_only: false }),
         requeue_status: None,
         gang: Vec::new(),
+        output: rota_protocol::output::OutputOrder::default(),
+        life: rota_protocol::session::LifeOrder::default(),
         around: rota_protocol::around::Around::default(),
-        life: Default::default(),
-        output: Default::default(),
         cage: rota_protocol::cage::Cage::default(),
     }
 }

@@ -83,8 +83,8 @@ mod tests {
             numa: None,
             compute_cap: None,
             island: None,
+            detail: rota_protocol::device::DeviceDetail::default(),
             health: DeviceHealth::Healthy,
-            detail: Default::default(),
         };
         names.iter().map(card).collect()
     }

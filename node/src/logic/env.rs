@@ -13,6 +13,7 @@
 //! | share of a card | |
 //! |---|---|
 //! | `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` | its bounds, as the driver's sharing service reads them |
+//! | `CUDA_MPS_PIPE_DIRECTORY` | where that service listens, if the job asked for it |
 //!
 //! | part of a gang | |
 //! |---|---|
@@ -43,6 +44,9 @@ pub struct Share {
     pub vram_mib: u64,
 }
 
+/// Where the clients of a card's sharing service find it.
+pub const MPS_PIPE_VAR: &str = "CUDA_MPS_PIPE_DIRECTORY";
+
 /// Who runs where, with what.
 #[derive(Debug, Clone, Copy)]
 pub struct TaskEnv<'a> {
@@ -68,6 +72,8 @@ pub struct TaskEnv<'a> {
     pub attempt: u32,
     /// Why the attempt before it ended, in one word; empty for the first.
     pub because: &'a str,
+    /// Where its card's sharing service listens, when it shares through that.
+    pub mps_pipe: Option<&'a str>,
     /// The beginning of the paths of its notes.
     pub notes_base: &'a [u8],
     /// Its gang.
@@ -79,8 +85,8 @@ impl<'a> TaskEnv<'a> {
     #[must_use]
     pub fn plain(cluster: ClusterId, host: HostId, token: Token, task: TaskId, notes_base: &'a [u8]) -> Self {
         let (gpu_milli, vram_mib, choice) = (0, 0, 0);
-        let (devices, share, gang) = (&[], None, None);
         let (attempt, because) = (1, "");
+        let (devices, share, mps_pipe, gang) = (&[], None, None, None);
         Self {
             cluster,
             host,
@@ -93,6 +99,7 @@ impl<'a> TaskEnv<'a> {
             share,
             attempt,
             because,
+            mps_pipe,
             notes_base,
             gang,
         }
@@ -157,6 +164,7 @@ fn share_env(task: TaskEnv<'_>) -> Vec<(&'static str, String)> {
     if share.vram_mib > 0 {
         env.push(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", format!("0={}M", share.vram_mib)));
     }
+    env.extend(task.mps_pipe.map(|pipe| (MPS_PIPE_VAR, pipe.to_owned())));
     env
 }
 
@@ -239,6 +247,10 @@ mod tests {
             (all(&half, "ROTA_GPU_MILLI"), all(&half, "ROTA_VRAM_MIB")),
             (vec!["500".into()], vec!["40960".into()])
         );
+        assert!(all(&half, MPS_PIPE_VAR).is_empty());
+        let share_of = Some(Share { milli: 500, vram_mib: 1 });
+        let piped = text(&[], TaskEnv { share: share_of, mps_pipe: Some("/p"), ..plain(&card) });
+        assert_eq!(all(&piped, MPS_PIPE_VAR), ["/p"]);
         let least = share(5, 0);
         assert_eq!(all(&least, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), ["1"], "zero would mean no bound");
         assert!(all(&least, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").is_empty());

@@ -5,19 +5,26 @@
 //! boot-time clock (`CLOCK_BOOTTIME`), whose origin differs from host to host and is never compared between hosts.
 
 pub mod attempts;
+pub mod audit;
 pub mod cards;
 pub mod container;
 pub mod dirt;
+pub mod duty;
 pub mod env;
 pub mod gang;
 pub mod health;
+pub mod idle;
 pub mod lease;
 pub mod lease_book;
+pub mod ledger;
 pub mod life;
 pub mod outbox;
 pub mod output;
+pub mod reclaim;
 pub mod reconcile;
 pub mod storage;
+pub mod strangers;
+pub mod vram;
 
 /// Planted bugs, for proving that the harness sees them (fault I24). All false in the product.
 #[doc(hidden)]

@@ -6,12 +6,18 @@ use rota_protocol::cage::Used;
 use rota_protocol::job::AttemptEnd;
 use rota_protocol::limits::REPORTS_MAX;
 use rota_protocol::report::{AttemptFact, AttemptReport};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Most facts beside start and end that wait: words for people, which may be lost.
+const BESIDE_MAX: usize = 4_096;
 
 /// Facts that wait for the log.
 #[derive(Debug, Clone, Default)]
 pub struct Outbox {
     waiting: BTreeMap<Token, AttemptFact>,
+    /// What is told beside start and end, oldest first; told before the end of the same attempt.
+    beside: VecDeque<AttemptReport>,
+    beside_under_way: Vec<AttemptReport>,
     /// What the batch under way carries, to tell what became of it.
     under_way: BTreeMap<Token, AttemptFact>,
     /// Ends that the log has: late facts of these are not told again.
@@ -55,12 +61,24 @@ impl Outbox {
         self.waiting.insert(token, fact);
     }
 
+    /// Something beside start and end. Lost with this process; of one attempt told in order.
+    pub fn beside(&mut self, token: Token, fact: AttemptFact) {
+        if self.beside.len() >= BESIDE_MAX {
+            self.beside.pop_front();
+        }
+        self.beside.push_back(AttemptReport { token, fact });
+    }
+
     /// The next batch, oldest tokens first; none while one is under way or nothing waits.
     pub fn next_batch(&mut self) -> Option<Vec<AttemptReport>> {
-        if !self.under_way.is_empty() || self.waiting.is_empty() {
+        let nothing = self.waiting.is_empty() && self.beside.is_empty();
+        if !self.under_way.is_empty() || !self.beside_under_way.is_empty() || nothing {
             return None;
         }
-        let mut batch = Vec::with_capacity(self.waiting.len().min(REPORTS_MAX));
+        let first = self.beside.len().min(REPORTS_MAX);
+        let mut batch = Vec::with_capacity((self.waiting.len() + first).min(REPORTS_MAX));
+        batch.extend(self.beside.drain(..first));
+        self.beside_under_way.clone_from(&batch);
         while batch.len() < REPORTS_MAX
             && let Some((token, fact)) = self.waiting.pop_first()
         {
@@ -73,6 +91,7 @@ impl Outbox {
     /// The log has the batch under way. Returns the attempts whose end it brought.
     pub fn committed(&mut self) -> Vec<Token> {
         let mut ended = Vec::new();
+        self.beside_under_way.clear();
         for (token, fact) in std::mem::take(&mut self.under_way) {
             if is_end(Some(&fact)) {
                 self.told.insert(token);
@@ -84,6 +103,9 @@ impl Outbox {
 
     /// The batch under way failed, or nobody knows: its facts are told again unless newer ones took their place.
     pub fn failed(&mut self) {
+        for report in std::mem::take(&mut self.beside_under_way).into_iter().rev() {
+            self.beside.push_front(report);
+        }
         for (token, fact) in std::mem::take(&mut self.under_way) {
             self.waiting.entry(token).or_insert(fact);
         }
@@ -93,18 +115,19 @@ impl Outbox {
     pub fn forget(&mut self, token: Token) {
         self.waiting.remove(&token);
         self.told.remove(&token);
+        self.beside.retain(|report| report.token != token);
     }
 
     /// How many facts the log does not have yet.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.waiting.len() + self.under_way.len()
+        self.waiting.len() + self.under_way.len() + self.beside.len() + self.beside_under_way.len()
     }
 
     /// The log has everything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.under_way.is_empty()
+        self.len() == 0
     }
 }
 
@@ -159,6 +182,29 @@ mod tests {
         let batch = outbox.next_batch().unwrap();
         assert_eq!(batch[0].fact, AttemptFact::EndedWith { end: OK, ran_ms: 5, used });
         assert_eq!((batch.len(), outbox.committed()), (1, vec![Token(1)]));
+    }
+
+    #[test]
+    fn what_is_told_beside_comes_before_the_end_and_is_told_again() {
+        let mut outbox = Outbox::new();
+        let note = |text: &str| AttemptFact::Noted { text: text.into() };
+        outbox.ended(Token(1), OK, 5);
+        outbox.beside(Token(1), note("a"));
+        outbox.beside(Token(2), note("b"));
+        let facts = |batch: Option<Vec<AttemptReport>>| -> Vec<AttemptFact> {
+            batch.unwrap().into_iter().map(|report| report.fact).collect()
+        };
+        let end = AttemptFact::Ended { end: OK, ran_ms: 5 };
+        let all = [note("a"), note("b"), end];
+        assert_eq!(facts(outbox.next_batch()), all);
+        assert_eq!(outbox.next_batch(), None);
+        outbox.failed();
+        assert_eq!(facts(outbox.next_batch()), all);
+        outbox.committed();
+        assert!(outbox.is_empty());
+        outbox.beside(Token(2), note("c"));
+        outbox.forget(Token(2));
+        assert!(outbox.is_empty());
     }
 
     #[test]

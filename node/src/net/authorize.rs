@@ -38,12 +38,14 @@ fn may_propose(from: HostId, command: &Command) -> Result<(), PublicError> {
         Command::RegisterHost { host, .. } if *host != from => Err(forbidden(from, "register", *host)),
         Command::Report { host, .. } if *host != from => Err(forbidden(from, "report attempts of", *host)),
         Command::Health { host, .. } if *host != from => Err(forbidden(from, "judge the health of", *host)),
+        Command::EndOwn { host, .. } if *host != from => Err(forbidden(from, "end attempts of", *host)),
         // The first entry is written by the founder itself, never by request.
         Command::CreateCluster { .. } => {
             Err(PublicError::new(ErrorCode::Forbidden, "a cluster is created on its first host only"))
         }
         Command::RegisterHost { .. }
         | Command::Report { .. }
+        | Command::EndOwn { .. }
         | Command::AdmitHost { .. }
         | Command::DrainHost { .. }
         | Command::UndrainHost { .. }

@@ -99,6 +99,12 @@ pub enum Key {
     Entrypoint,
     /// The container's own files cannot be written.
     ReadOnly,
+    /// How a shared card is shared.
+    ShareMode,
+    /// What must be kept apart from others on a shared card.
+    Isolate,
+    /// Holding cards idle is intended until then.
+    IdleUntil,
 }
 
 /// Other names: short ones of our own, and those by which users of Slurm know the thing.
@@ -126,7 +132,7 @@ const LETTERS: [(char, Key); 8] = [
 
 impl Key {
     /// All of them, in the order in which they are listed to people.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 49] = [
         Self::Name,
         Self::Command,
         Self::Gpus,
@@ -173,6 +179,9 @@ impl Key {
         Self::ContainerWorkdir,
         Self::Entrypoint,
         Self::ReadOnly,
+        Self::ShareMode,
+        Self::Isolate,
+        Self::IdleUntil,
     ];
 
     /// As it is written: the flag without its dashes, and the path in an error.
@@ -225,6 +234,9 @@ impl Key {
             Self::ContainerWorkdir => "container-workdir",
             Self::Entrypoint => "entrypoint",
             Self::ReadOnly => "read-only",
+            Self::ShareMode => "share-mode",
+            Self::Isolate => "isolate",
+            Self::IdleUntil => "idle-until",
         }
     }
 

@@ -20,6 +20,7 @@ mod pieces;
 pub mod rules;
 pub mod script;
 pub mod shape;
+mod share;
 mod streams;
 mod terms;
 pub mod time;

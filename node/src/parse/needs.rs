@@ -9,6 +9,7 @@ use super::draft::{once, scalars, twice};
 use super::key::{Key, Scalar, Value};
 use super::pieces::models;
 use super::script::words;
+use super::share::{self, Isolate, ShareMode};
 use super::word;
 use rota_core::fit::{DEVICE_KINDS, device_kind};
 use rota_protocol::PublicError;
@@ -36,6 +37,8 @@ pub(super) struct Needs {
     /// By kind; 0 takes a kind back that a draft below asks for.
     devices: BTreeMap<String, u32>,
     labels: BTreeMap<String, String>,
+    share_mode: Option<ShareMode>,
+    isolate: Option<Isolate>,
 }
 
 impl Needs {
@@ -78,6 +81,12 @@ impl Needs {
             }
             Key::Device => self.set_devices(value),
             Key::Label => self.set_label(value),
+            Key::ShareMode => {
+                once(key, &mut self.share_mode, share::mode(field, value.one(key)?.text(field)?)?)
+            }
+            Key::Isolate => {
+                once(key, &mut self.isolate, share::isolate(field, value.one(key)?.text(field)?)?)
+            }
             _ => return Ok(false),
         }?;
         Ok(true)
@@ -95,13 +104,23 @@ impl Needs {
             mem_mib: self.mem_mib.or(base.mem_mib),
             devices: base.devices.into_iter().chain(self.devices).collect(),
             labels: base.labels.into_iter().chain(self.labels).collect(),
+            share_mode: self.share_mode.or(base.share_mode),
+            isolate: self.isolate.or(base.isolate),
         }
     }
 
     /// What these needs are as an alternative to others: without cards, nothing said of cards is taken over.
     pub(super) fn instead_of(self, base: Self) -> Self {
         let base = match self.gpu_milli {
-            Some(0) => Self { gpu_models: None, preferred: None, vram_mib: None, compute_cap: None, ..base },
+            Some(0) => Self {
+                gpu_models: None,
+                preferred: None,
+                vram_mib: None,
+                compute_cap: None,
+                share_mode: None,
+                isolate: None,
+                ..base
+            },
             _ => base,
         };
         self.over(base)
@@ -128,6 +147,8 @@ impl Needs {
             (None, Some(_)) => CARD_MILLI,
             (None, None) => 0,
         };
+        let mut labels = self.labels;
+        labels.extend(share::label(gpu_milli, self.share_mode, self.isolate)?);
         Ok(Ask {
             gpu_milli,
             gpu_models: self.gpu_models.unwrap_or_default(),
@@ -137,7 +158,7 @@ impl Needs {
             cpus_milli: self.cpus_milli.unwrap_or(CPUS_MILLI_DEFAULT),
             mem_mib: self.mem_mib.unwrap_or(0),
             devices: self.devices.into_iter().filter(|(_, count)| *count > 0).collect(),
-            labels: self.labels,
+            labels,
         })
     }
 

@@ -3,7 +3,9 @@
 use super::amount::{self, quoted};
 use super::draft::once;
 use super::key::Key;
+use super::{time, word};
 use rota_protocol::PublicError;
+use rota_protocol::care::{IdleMode, IdleRule};
 use rota_protocol::queue::{Amounts, Ceiling, Excess};
 
 /// Largest sum of memory, in MiB: a million hosts of 1 TiB.
@@ -121,6 +123,30 @@ fn memory(field: &str, text: &str) -> Result<u64, PublicError> {
 
 fn memory_text(mib: u64) -> String {
     amount::memory_text(mib).replace(' ', "")
+}
+
+/// `report`, `warn` or `end`.
+///
+/// # Errors
+/// Another word.
+pub fn idle_mode(field: &str, text: &str) -> Result<IdleMode, PublicError> {
+    match text.trim() {
+        "report" => Ok(IdleMode::Report),
+        "warn" => Ok(IdleMode::Warn),
+        "end" => Ok(IdleMode::End),
+        other => Err(word::unknown(field, "rule", other, ["report", "warn", "end"].into_iter())),
+    }
+}
+
+/// The rule for cards held idle, for people.
+#[must_use]
+pub fn idle_text(rule: &IdleRule) -> String {
+    let window = time::duration_text(rule.window_ms);
+    match rule.mode {
+        IdleMode::Report => format!("idle: report after {window}"),
+        IdleMode::Warn => format!("idle: {} warnings, one each {window}", rule.warnings),
+        IdleMode::End => format!("idle: end after {} warnings, one each {window}", rule.warnings),
+    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ pub(super) struct Terms {
     requeue: Option<bool>,
     requeue_status: Option<u8>,
     retries: Option<u16>,
+    idle_until: Option<Moment>,
 }
 
 /// What `gang` and `nodes` say.
@@ -55,6 +56,7 @@ impl Terms {
             Key::Queue => once(key, &mut self.queue, word::queue(field, value.one(key)?.text(field)?)?),
             Key::Begin => once(key, &mut self.begin, moment(field, value.amount(key)?)?),
             Key::Deadline => once(key, &mut self.deadline, moment(field, value.amount(key)?)?),
+            Key::IdleUntil => once(key, &mut self.idle_until, moment(field, value.amount(key)?)?),
             Key::Hold => once(key, &mut self.hold, value.yes(key)?),
             Key::Service => once(key, &mut self.service, value.yes(key)?),
             Key::Time => once(key, &mut self.time_limit_ms, time::duration_ms(field, value.amount(key)?)?),
@@ -101,6 +103,7 @@ impl Terms {
             requeue: self.requeue.or(base.requeue),
             requeue_status: self.requeue_status.or(base.requeue_status),
             retries: self.retries.or(base.retries),
+            idle_until: self.idle_until.or(base.idle_until),
         }
     }
 
@@ -115,6 +118,7 @@ impl Terms {
         };
         spec.begin_ms = at(Key::Begin, self.begin)?;
         spec.deadline_ms = at(Key::Deadline, self.deadline)?;
+        spec.idle_until_ms = at(Key::IdleUntil, self.idle_until)?;
         if spec.deadline_ms.is_some_and(|at_ms| at_ms <= now_ms) {
             return Err(PublicError::invalid(Key::Deadline.name(), "has passed already", "now+2h"));
         }

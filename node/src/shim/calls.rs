@@ -1,17 +1,30 @@
 //! What the agent does for attempts that live or have ended, outside of messages: calls to shims, and ends that must
 //! become durable because nobody confirms them.
 
-use super::host::Inner;
-use super::known::Phase;
+use super::host::{Inner, ShimHost};
+use super::known::{Known, Phase};
 use super::record::{self, record_path};
 use super::wire::call_value;
 use crate::io::ffi;
 use rota_protocol::Token;
 use rota_protocol::spool::ShimCall;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+
+impl ShimHost {
+    /// Shims that live, by process id.
+    #[must_use]
+    pub fn shim_pids(&self) -> BTreeMap<i32, Token> {
+        let shim = |(token, attempt): (&Token, &Known)| match attempt.phase {
+            Phase::Running { shim_pid, .. } => Some((i32::try_from(shim_pid).ok()?, *token)),
+            Phase::Queued | Phase::Sent | Phase::Ended { .. } => None,
+        };
+        self.inner().known().iter().filter_map(shim).collect()
+    }
+}
 
 impl Inner {
     /// The host's prolog runs for longer than a moment: the attempt can be ended from now on.

@@ -94,7 +94,7 @@ pub(crate) fn call_value(call: ShimCall) -> i32 {
 }
 
 /// Every reason that a shim may hear.
-const REASONS: [EndReason; 9] = [
+const REASONS: [EndReason; 12] = [
     EndReason::Cancel,
     EndReason::Preempt,
     EndReason::Gang,
@@ -104,6 +104,9 @@ const REASONS: [EndReason; 9] = [
     EndReason::Ceiling,
     EndReason::Device,
     EndReason::Program,
+    EndReason::Vram,
+    EndReason::SharedFault,
+    EndReason::Idle,
 ];
 
 fn reason_code(reason: EndReason) -> i32 {
@@ -117,6 +120,9 @@ fn reason_code(reason: EndReason) -> i32 {
         EndReason::Ceiling => 6,
         EndReason::Device => 7,
         EndReason::Program => 8,
+        EndReason::Vram => 9,
+        EndReason::SharedFault => 10,
+        EndReason::Idle => 11,
     }
 }
 
@@ -146,7 +152,7 @@ mod tests {
         for call in calls {
             assert_eq!(call_of(call_value(call)), Some(call));
         }
-        for value in [0, -1, 0x107, 0x301, 0x401, i32::MIN] {
+        for value in [0, -1, 0x1fe, 0x301, 0x401, i32::MIN] {
             assert_eq!(call_of(value), None, "{value:#x}");
         }
     }

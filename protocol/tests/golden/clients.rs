@@ -2,6 +2,7 @@
 
 use crate::values::*;
 use rota_protocol::api::*;
+use rota_protocol::care::*;
 use rota_protocol::command::{JobChange, TokenUse};
 use rota_protocol::health::*;
 use rota_protocol::job::*;
@@ -84,6 +85,7 @@ pub(crate) fn api_calls() -> Vec<(&'static str, ApiCall)> {
         ("Reserve", ApiRequest::Reserve { request, reservation: reservation_ask() }),
         ("Unreserve", ApiRequest::Unreserve { request, name: text("maintenance-7") }),
         ("Reservations", ApiRequest::Reservations { freshness: stale }),
+        ("Idle", ApiRequest::Idle(stale)),
         (
             "DrainWith",
             ApiRequest::DrainWith {
@@ -181,6 +183,12 @@ fn job_view() -> JobView {
             ended_ms: Some(NOW_MS + 15),
             pid: Some(4_242),
             used: used(),
+            care: Some(Box::new(Care {
+                release: Some(Release { steps: vec![ReleaseStep::Memory], took_ms: 9, dirty: None }),
+                notes: vec![text("idle")],
+                cause: Some(HostCause::SharedFault),
+                idle_gpu_ms: 10,
+            })),
         }],
         attempts_forgotten: 8,
         exit_status: Some(125),
@@ -392,6 +400,15 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
         (
             "Hosts later states",
             ApiReply::Hosts { index: 301, rows: later_host_states.into_iter().map(host_row).collect() },
+        ),
+        (
+            "Idle",
+            ApiReply::Idle(vec![IdleRow {
+                tenant: text("vision"),
+                user: text("ada"),
+                gpu_ms: 91,
+                now: vec![task()],
+            }]),
         ),
     ];
     let mut answers: Vec<_> = (1_000..)

@@ -45,6 +45,7 @@ fn plain_spec() -> JobSpec {
         output: None,
         session: None,
         container: None,
+        idle_until_ms: None,
         ..spec()
     }
 }

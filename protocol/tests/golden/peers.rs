@@ -274,6 +274,9 @@ pub(crate) fn shim_calls() -> Vec<(&'static str, ShimCall)> {
         ("End move", ShimCall::End { reason: EndReason::Move }),
         ("End reclaim", ShimCall::End { reason: EndReason::Reclaim }),
         ("End ceiling", ShimCall::End { reason: EndReason::Ceiling }),
+        ("End vram", ShimCall::End { reason: EndReason::Vram }),
+        ("End shared fault", ShimCall::End { reason: EndReason::SharedFault }),
+        ("End idle", ShimCall::End { reason: EndReason::Idle }),
     ]
 }
 

@@ -4,6 +4,7 @@
 use rota_protocol::api::LogChunk;
 use rota_protocol::ask::Ask;
 use rota_protocol::cage::Used;
+use rota_protocol::care::*;
 use rota_protocol::command::*;
 use rota_protocol::container::{ContainerSpec, Mount};
 use rota_protocol::device::*;
@@ -107,6 +108,7 @@ pub(crate) fn spec() -> JobSpec {
             entrypoint: true,
             read_only: true,
         })),
+        idle_until_ms: Some(NOW_MS + 61),
     }
 }
 
@@ -190,10 +192,17 @@ pub(crate) fn ends() -> Vec<AttemptEnd> {
 /// The ends that format 2 brought.
 pub(crate) fn later_ends() -> Vec<AttemptEnd> {
     let out_of_memory = AttemptEnd::OutOfMemory { limit_mib: 256, peak_mib: 255 };
-    let (again, gang) = (AttemptEnd::Requeued { code: 99 }, AttemptEnd::GangBroken);
-    let device = AttemptEnd::DeviceFault { reason: text("Xid 95") };
-    let program = AttemptEnd::ProgramFault { reason: text("Xid 13") };
-    vec![again, gang, AttemptEnd::HostStopped, device, program, out_of_memory]
+    vec![
+        AttemptEnd::Requeued { code: 99 },
+        AttemptEnd::GangBroken,
+        AttemptEnd::HostStopped,
+        AttemptEnd::DeviceFault { reason: text("Xid 95") },
+        AttemptEnd::ProgramFault { reason: text("Xid 13") },
+        out_of_memory,
+        AttemptEnd::VramLimit { asked_mib: 20_480, used_mib: 31_744 },
+        AttemptEnd::SharedFault,
+        AttemptEnd::Idle { idle_ms: 3_600_000 },
+    ]
 }
 
 pub(crate) fn used() -> Used {
@@ -277,6 +286,7 @@ pub(crate) fn queue_spec() -> QueueSpec {
         tenants: vec![text("vision"), text("speech")],
         time_limit_default_ms: Some(7_200_000),
         excess: Excess::RequeueYoungest,
+        idle: IdleRule { mode: IdleMode::End, window_ms: 900_000, warnings: 3 },
     }
 }
 
@@ -314,6 +324,27 @@ fn later_moves() -> Vec<Move> {
     ]
 }
 
+/// What hosts tell of their cards beside start and end.
+fn care_reports() -> Vec<AttemptReport> {
+    use ReleaseStep::{Memory, Nodes, Processes, Scrub, Verify};
+    let steps = vec![Processes, Nodes, Memory, Scrub, Verify];
+    let facts = [
+        AttemptFact::Released { release: Release { steps, took_ms: 71, dirty: Some(text("pid 7")) } },
+        AttemptFact::Noted { text: text("idle") },
+        AttemptFact::HeldIdle { gpu_ms: 81 },
+    ];
+    facts.into_iter().map(|fact| AttemptReport { token: token(), fact }).collect()
+}
+
+fn own_ends() -> Vec<(Token, HostCause)> {
+    let causes = [
+        HostCause::Vram { asked_mib: 20_480, used_mib: 31_744 },
+        HostCause::SharedFault,
+        HostCause::Idle { idle_ms: 3_600_000 },
+    ];
+    causes.into_iter().map(|cause| (token(), cause)).collect()
+}
+
 /// The commands that format 2 brought, and the new variants inside older ones.
 pub(crate) fn later_commands() -> Vec<(&'static str, Command)> {
     let job = JobId(70_000);
@@ -344,6 +375,8 @@ pub(crate) fn later_commands() -> Vec<(&'static str, Command)> {
             Command::DrainWith { host: HostId(7), reason: text("new fans"), evict_at_ms: Some(NOW_MS + 51) },
         ),
         ("Report later ends", Command::Report { host: HostId(7), reports }),
+        ("Report care", Command::Report { host: HostId(7), reports: care_reports() }),
+        ("EndOwn", Command::EndOwn { host: HostId(7), ends: own_ends() }),
         (
             "CommitPlan later moves",
             Command::CommitPlan { plan: Plan { seen_index: 299, moves: later_moves() } },

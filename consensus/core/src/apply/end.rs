@@ -50,7 +50,7 @@ pub(super) fn end_attempt(
     if !released {
         state.hosts.release(&attempt);
     }
-    let end = bounded(&with_fault(state, &attempt, end));
+    let end = bounded(&as_asked(&attempt, &with_fault(state, &attempt, end)));
     let held = meter(state, &attempt, step.now_ms);
     if let AttemptEnd::LaunchFailed { reason } = &end {
         blame_host(state, step, &attempt, reason);
@@ -185,6 +185,15 @@ fn with_fault(state: &State, attempt: &Attempt, end: &AttemptEnd) -> AttemptEnd 
             AttemptEnd::ProgramFault { reason: why() }
         }
         _ => end.clone(),
+    }
+}
+
+/// An end that the host asked for carries its figures, which a shim does not know.
+fn as_asked(attempt: &Attempt, end: &AttemptEnd) -> AttemptEnd {
+    let cause = attempt.care.as_ref().and_then(|care| care.cause);
+    match cause.filter(|cause| *end == cause.reason().end()) {
+        Some(cause) => cause.end(),
+        None => end.clone(),
     }
 }
 

@@ -6,6 +6,7 @@ mod adjust;
 mod admit_host;
 mod blame;
 mod cancel;
+mod care;
 mod commit_plan;
 mod create_cluster;
 pub(crate) mod depend;
@@ -214,6 +215,7 @@ fn command(state: &mut State, step: &mut Step, actor: &Actor, command: &Command)
         Command::Cancel { job, index } => cancel::apply(state, step, actor, *job, *index),
         Command::CommitPlan { plan } => commit_plan::apply(state, step, plan),
         Command::Report { host, reports } => report::apply(state, step, *host, reports),
+        Command::EndOwn { host, ends } => care::end_own(state, step, *host, ends),
         Command::Expire { host, epoch } => expire::apply(state, step, *host, *epoch),
         Command::SetQueue { queue } => set_queue::apply(state, step, queue),
         Command::RemoveQueue { name } => set_queue::remove(state, step, name),

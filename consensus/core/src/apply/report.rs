@@ -1,7 +1,7 @@
 //! Report: a host's facts about its attempts, at least once and in any order. A token that is over, unknown or of
 //! another host is passed over: reporting again changes nothing.
 
-use super::{Answer, Event, Step, end, no_host};
+use super::{Answer, Event, Step, care, end, no_host};
 use crate::state::State;
 use rota_protocol::cage::Used;
 use rota_protocol::command::Outcome;
@@ -32,6 +32,9 @@ pub(super) fn apply(state: &mut State, step: &mut Step, host: HostId, reports: &
                 end::end_attempt(state, step, report.token, end, Some(*ran_ms));
                 keep_used(state, step, job, report.token, *used);
             }
+            AttemptFact::Released { release } => care::released(state, report.token, release),
+            AttemptFact::Noted { text } => care::noted(state, step, report.token, text),
+            AttemptFact::HeldIdle { gpu_ms } => care::held_idle(state, report.token, *gpu_ms),
         }
     }
     Ok(Outcome::Done)

@@ -4,6 +4,7 @@
 use super::{Answer, Step};
 use crate::spec::check_name;
 use crate::state::State;
+use rota_protocol::care::{IDLE_WINDOW_MS_MAX, IDLE_WINDOW_MS_MIN};
 use rota_protocol::command::Outcome;
 use rota_protocol::limits::{NAME_BYTES_MAX, QUEUES_MAX, TIME_LIMIT_MS_MAX};
 use rota_protocol::queue::{Amounts, QueueSpec, is_queue_name, parent_of};
@@ -78,6 +79,11 @@ fn check(spec: &QueueSpec) -> Result<(), PublicError> {
     }
     for tenant in &spec.tenants {
         check_name("queue.tenants", tenant)?;
+    }
+    let windows = IDLE_WINDOW_MS_MIN..=IDLE_WINDOW_MS_MAX;
+    if !windows.contains(&spec.idle.window_ms) || spec.idle.warnings == 0 {
+        let message = "needs a window of one minute to seven days and at least one warning";
+        return Err(PublicError::invalid("queue.idle", message, "end, 1h, 2 warnings"));
     }
     match spec.time_limit_default_ms {
         Some(ms) if ms == 0 || ms > TIME_LIMIT_MS_MAX => {

@@ -210,6 +210,8 @@ fn fate(job: &Job, counted: Counted, asked: Option<EndReason>, end: &AttemptEnd)
     match asked {
         // A drain or a move is the operator's wish, not a reason to lose the job.
         Some(EndReason::Drain | EndReason::Move) => return Fate::Again,
+        // Its user was warned; holding the cards again would be idle again.
+        Some(EndReason::Idle) if end.is_users() => return Fate::Failed(JobState::Failed),
         Some(reason) if reason.is_eviction() => {
             return if job.spec.requeue { Fate::Again } else { Fate::PutOut };
         }
@@ -298,6 +300,7 @@ fn keep_record(
         ended_ms: now_ms,
         ran_ms,
         used: Used::default(),
+        care: attempt.care.clone(),
     });
     started_ms
 }

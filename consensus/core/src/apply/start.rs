@@ -238,6 +238,7 @@ fn attempt(
         predicted_ms: None,
         preemptible: job.spec.preemptible,
         in_gang: job.spec.gang.is_some(),
+        care: None,
         spared_until_ms: job.ordinal(part.index).map_or(0, |ordinal| job.spared_until_ms(ordinal, now_ms)),
         port: None,
     }

@@ -16,6 +16,7 @@ use crate::state::dedup::DedupTable;
 use crate::state::demand::DemandTable;
 use crate::state::history::History;
 use crate::state::host::HostTable;
+use crate::state::idle::IdleTable;
 use crate::state::job::JobTable;
 use crate::state::meta::Meta;
 use crate::state::queue::QueueTable;
@@ -100,6 +101,7 @@ struct BodyRef<'a> {
     history: &'a History,
     speeds: &'a Speeds,
     care: &'a CareTable,
+    idle: &'a IdleTable,
 }
 
 #[derive(Deserialize)]
@@ -116,6 +118,7 @@ struct Body {
     history: History,
     speeds: Speeds,
     care: CareTable,
+    idle: IdleTable,
 }
 
 impl From<Body> for State {
@@ -133,6 +136,7 @@ impl From<Body> for State {
             history: Arc::new(body.history),
             speeds: Arc::new(body.speeds),
             care: body.care,
+            idle: body.idle,
             ..Self::default()
         }
     }
@@ -221,6 +225,7 @@ fn body(state: &State) -> Vec<u8> {
         history: &state.history,
         speeds: &state.speeds,
         care: &state.care,
+        idle: &state.idle,
     };
     // These types encode without fail; an empty body would be refused by `decode`, never taken for a state.
     codec::encode(&body).unwrap_or_default()

@@ -298,6 +298,7 @@ impl From<EndedAttempt> for attempt::EndedAttempt {
             ended_ms: old.ended_ms,
             ran_ms: old.ran_ms,
             used: rota_protocol::cage::Used::default(),
+            care: None,
         }
     }
 }
@@ -341,6 +342,7 @@ impl Attempt {
             in_gang: false,
             spared_until_ms: 0,
             port: None,
+            care: None,
         }
     }
 }

@@ -6,6 +6,7 @@
 use crate::state::host::Holder;
 use rota_protocol::ask::CARD_MILLI;
 use rota_protocol::cage::Used;
+use rota_protocol::care::Care;
 use rota_protocol::job::{AttemptEnd, AttemptState, EndReason};
 use rota_protocol::queue::{Amounts, QueueId};
 use rota_protocol::{DeviceUuid, HostId, JobId, LeaseEpoch, TaskId, Token};
@@ -73,6 +74,8 @@ pub struct Attempt {
     /// The first of [`PORTS_OF_A_GANG`] ports on this host at which its gang meets; only one part has them: the one of
     /// lowest index of those that started first, or of the first that came when that one was gone.
     pub port: Option<u16>,
+    /// What its host told of it beside start and end.
+    pub care: Option<Box<Care>>,
 }
 
 /// Ports of one block: enough for the launchers of the usual frameworks.
@@ -160,6 +163,8 @@ pub struct EndedAttempt {
     pub ran_ms: Option<u64>,
     /// What its host counted.
     pub used: Used,
+    /// What its host told of it beside start and end.
+    pub care: Option<Box<Care>>,
 }
 
 /// All live attempts.

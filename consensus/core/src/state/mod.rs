@@ -8,6 +8,7 @@ pub(crate) mod dedup;
 pub mod demand;
 pub mod history;
 pub mod host;
+pub mod idle;
 pub mod job;
 pub mod meta;
 pub mod ordinals;
@@ -25,6 +26,7 @@ use dedup::DedupTable;
 use demand::DemandTable;
 use history::History;
 use host::{Host, HostTable};
+use idle::IdleTable;
 use job::{Job, JobTable};
 use meta::{ClusterMeta, Meta, Usage};
 use queue::QueueTable;
@@ -55,6 +57,8 @@ pub struct State {
     pub(crate) history: Arc<History>,
     /// Past run times by GPU model; shared for the same reason.
     pub(crate) speeds: Arc<Speeds>,
+    /// Card time held idle.
+    pub(crate) idle: IdleTable,
     pub(crate) faults: Faults,
 }
 
@@ -234,6 +238,12 @@ impl State {
     /// What each tenant has held so far; attempts that still live are not counted yet.
     pub fn usage(&self) -> impl Iterator<Item = (&str, Usage)> {
         self.meta.usage.iter().map(|(name, usage)| (name.as_str(), *usage))
+    }
+
+    /// Card time that users held and did not use.
+    #[must_use]
+    pub fn idle(&self) -> &IdleTable {
+        &self.idle
     }
 
     /// Rebuilds every index from the rows.

@@ -144,6 +144,7 @@ mod tests {
                 hold_ms: Some(12),
             })),
             container: Some(Box::new(ContainerSpec { image: "i".into(), ..ContainerSpec::default() })),
+            idle_until_ms: Some(12),
         };
         let bare = JobSpec { workdir: Vec::new(), ..JobSpec::default() };
         let no_args = JobSpec { argv: Vec::new(), ..full.clone() };

@@ -7,6 +7,7 @@ use rota_core::fit;
 use rota_core::state::host::Used;
 use rota_protocol::ask::Ask;
 use rota_protocol::cage::Used as Counted;
+use rota_protocol::care::{HostCause, Release, ReleaseStep};
 use rota_protocol::command::{Command, JobChange, TokenUse};
 use rota_protocol::device::{DeviceFacts, DeviceKind, HostRegistration};
 use rota_protocol::job::{Actor, AttemptEnd, EndReason, Role};
@@ -452,8 +453,30 @@ pub(crate) fn command(lab: &Lab, dice: Dice, kinds: u8) -> Command {
                 Command::Unreserve { name: known.unwrap_or_default() }
             }
         },
+        35 if c % 4 == 3 => care(lab, a, b, c),
         35 => Command::Reserve { reservation: reservation(lab, a, b, c) },
         _ => crate::health::command(lab, kind, a, b, c),
+    }
+}
+
+/// What a host tells and asks of its cards.
+fn care(lab: &Lab, a: u8, b: u8, c: u8) -> Command {
+    let token = token(lab, a);
+    let host = lab.state.attempt(token).map_or(HostId(u64::from(c % 5)), |attempt| attempt.host);
+    match b % 6 {
+        0 => reports(lab, a, AttemptFact::Noted { text: "é".repeat(usize::from(c) * 4) }, c),
+        1 => reports(lab, a, AttemptFact::HeldIdle { gpu_ms: u64::MAX >> (c % 64) }, c),
+        2 => {
+            let steps = vec![ReleaseStep::Processes; usize::from(c)];
+            let release =
+                Release { steps, took_ms: 1, dirty: (c.is_multiple_of(2)).then(|| "x".repeat(2_000)) };
+            reports(lab, a, AttemptFact::Released { release }, c)
+        }
+        kind => {
+            let vram = HostCause::Vram { asked_mib: 1, used_mib: u64::from(c) };
+            let cause = [vram, HostCause::SharedFault, HostCause::Idle { idle_ms: 9 }][usize::from(kind) - 3];
+            Command::EndOwn { host, ends: vec![(token, cause); 1 + usize::from(c % 2)] }
+        }
     }
 }
 

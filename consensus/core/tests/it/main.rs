@@ -2,6 +2,7 @@
 //! and the field reports and fault rows that this crate answers. One binary, so that it links once.
 
 mod answers;
+mod care;
 mod depend;
 mod dice;
 mod evict;

@@ -216,6 +216,9 @@ impl Seen {
                         AttemptEnd::DeviceFault { .. } => "device fault",
                         AttemptEnd::ProgramFault { .. } => "program fault",
                         AttemptEnd::OutOfMemory { .. } => "out of memory",
+                        AttemptEnd::VramLimit { .. } | AttemptEnd::SharedFault | AttemptEnd::Idle { .. } => {
+                            "host's end"
+                        }
                     },
                 );
             }

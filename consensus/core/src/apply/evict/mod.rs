@@ -82,7 +82,13 @@ fn may_end(state: &State, one: &Eviction<'_>, victim: &Attempt, now_ms: u64) -> 
         // Whether it must be this one shows only in sight of all victims.
         EndReason::Ceiling => true,
         // Not a planner's reasons.
-        EndReason::Cancel | EndReason::Gang | EndReason::Device | EndReason::Program => false,
+        EndReason::Cancel
+        | EndReason::Gang
+        | EndReason::Device
+        | EndReason::Program
+        | EndReason::Vram
+        | EndReason::SharedFault
+        | EndReason::Idle => false,
     };
     if !allowed {
         return Err(Refusal::NotEvictable);
