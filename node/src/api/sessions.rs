@@ -60,6 +60,11 @@ pub async fn serve_here(
 ) -> Result<SessionNews, PublicError> {
     node.consensus.read(|state| {
         may_sit_down(state, actor, job)?;
+        // Beside a container it would run on the host's own files, which is not what was asked.
+        if matches!(ask, SessionAsk::Start { .. }) && state.job(job).is_some_and(|j| j.spec.container.is_some()) {
+            let message = "no command can be run inside a task that runs in an image; only its own terminal can be used";
+            return Err(PublicError::new(ErrorCode::Invalid, message));
+        }
         place(state, job, 0, Some(attempt))
     })?;
     node.shims.session(attempt, session, ask).await
