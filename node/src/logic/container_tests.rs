@@ -32,8 +32,8 @@ fn order(env: &[(&str, &str)]) -> LaunchOrder {
         requeue_status: None,
         gang: Vec::new(),
         around: rota_protocol::around::Around::default(),
-        life: Default::default(),
-        output: Default::default(),
+        life: rota_protocol::session::LifeOrder::default(),
+        output: rota_protocol::output::OutputOrder::default(),
         cage: rota_protocol::cage::Cage::default(),
     }
 }
