@@ -145,13 +145,6 @@ impl<'a, 'l> Keeper<'a, 'l> {
             // Best effort: an input that stays open here costs its memory until the attempt is over.
             let _ = take_input_back();
         }
-        let params = LifeParams {
-            time_limit_ms: order.time_limit_ms,
-            grace_ms: u64::from(order.grace_ms),
-            kill_budget_ms,
-            warning: order.warning,
-            requeue_status: order.requeue_status,
-        };
         let mut sessions = Sessions::new(order.token);
         if let Some(typed) = typed {
             sessions.set_main(typed, &order.life, now_ms);
@@ -164,7 +157,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
             sessions,
             token: order.token,
             lease,
-            life: Life::new(params, now_ms, deadline_ms),
+            life: Life::new(life_of(order), now_ms, deadline_ms),
             processes: Processes::new(main, passes_signals(order)),
             groups,
             warner: Warner::new(order.warning),
@@ -371,5 +364,15 @@ fn end_of(status: WaitStatus) -> AttemptEnd {
         (Some(code), _) => AttemptEnd::Exited { code: byte(code) },
         (None, Some(signal)) => AttemptEnd::Signalled { signal: byte(signal) },
         (None, None) => AttemptEnd::Vanished { reason: "it ended with an unknown status".to_owned() },
+    }
+}
+
+fn life_of(order: &LaunchOrder) -> LifeParams {
+    LifeParams {
+        time_limit_ms: order.time_limit_ms,
+        grace_ms: u64::from(order.grace_ms),
+        kill_budget_ms: u64::from(order.kill_budget_ms),
+        warning: order.warning,
+        requeue_status: order.requeue_status,
     }
 }
