@@ -60,6 +60,9 @@ pub async fn serve_here(
 ) -> Result<SessionNews, PublicError> {
     node.consensus.read(|state| {
         may_sit_down(state, actor, job)?;
+        if matches!(ask, SessionAsk::Start { .. }) {
+            may_start_inside(state, job)?;
+        }
         place(state, job, 0, Some(attempt))
     })?;
     node.shims.session(attempt, session, ask).await
@@ -75,6 +78,17 @@ fn may_sit_down(state: &State, actor: &Actor, id: JobId) -> Result<(), PublicErr
     }
     let message = format!("only {} or an operator may sit down at job {id}", job.user);
     Err(PublicError::new(ErrorCode::Forbidden, message))
+}
+
+/// Beside a container a command would run on the host's own files, which is not what was asked.
+fn may_start_inside(state: &State, id: JobId) -> Result<(), PublicError> {
+    if state.job(id).is_none_or(|job| job.spec.container.is_none()) {
+        return Ok(());
+    }
+    let message = format!(
+        "job {id} runs in an image: no command can be run beside it, only its own terminal can be used"
+    );
+    Err(PublicError::new(ErrorCode::Invalid, message))
 }
 
 /// The attempt that is meant, and its host.
@@ -109,6 +123,7 @@ mod tests {
     use super::*;
     use rota_protocol::ClusterId;
     use rota_protocol::command::{Command, Entry, LOG_FORMAT, Outcome, Proposal};
+    use rota_protocol::container::ContainerSpec;
     use rota_protocol::ids::RequestId;
     use rota_protocol::job::JobSpec;
 
@@ -117,7 +132,7 @@ mod tests {
     }
 
     /// A state in which a user has one job.
-    fn with_job(by: &Actor) -> (State, JobId) {
+    fn with_job(by: &Actor, container: Option<Box<ContainerSpec>>) -> (State, JobId) {
         let mut state = State::new();
         let text = |text: &str| text.to_owned();
         let create = Command::CreateCluster {
@@ -126,7 +141,7 @@ mod tests {
             host_name: text("h1"),
             addr: text("127.0.0.1:1"),
         };
-        let spec = JobSpec { name: text("j"), argv: vec![b"true".to_vec()], ..JobSpec::default() };
+        let spec = JobSpec { name: text("j"), argv: vec![b"true".to_vec()], container, ..JobSpec::default() };
         let mut outcomes = Vec::new();
         for (index, (actor, command)) in
             (1..).zip([(Actor::system(), create), (by.clone(), Command::Submit { spec })])
@@ -143,7 +158,7 @@ mod tests {
 
     #[test]
     fn only_the_jobs_user_and_operators_sit_down() {
-        let (state, job) = with_job(&actor("vision", "ann", Role::Submitter));
+        let (state, job) = with_job(&actor("vision", "ann", Role::Submitter), None);
         let may =
             |tenant, user, role| may_sit_down(&state, &actor(tenant, user, role), job).map_err(|e| e.code);
         assert_eq!(may("vision", "ann", Role::Submitter), Ok(()));
@@ -151,5 +166,15 @@ mod tests {
         assert_eq!(may("vision", "ann", Role::Viewer), Err(ErrorCode::Forbidden));
         assert_eq!(may("speech", "ann", Role::Submitter), Err(ErrorCode::NotFound));
         assert_eq!(may("ops", "eve", Role::Operator), Ok(()));
+    }
+
+    #[test]
+    fn no_command_runs_beside_a_container() {
+        let ann = actor("vision", "ann", Role::Submitter);
+        let image = ContainerSpec { image: "docker.io/library/debian:13".into(), ..ContainerSpec::default() };
+        for (container, may) in [(None, Ok(())), (Some(Box::new(image)), Err(ErrorCode::Invalid))] {
+            let (state, job) = with_job(&ann, container);
+            assert_eq!(may_start_inside(&state, job).map_err(|e| e.code), may);
+        }
     }
 }

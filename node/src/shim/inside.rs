@@ -1,8 +1,7 @@
 //! One command inside a running attempt: a further child of the shim, so that it has what the task has, dies with it and
 //! keeps it from being over; with its input, its output files and its end.
 
-use super::cage::Groups;
-use super::program::{NotRun, Streams, run_program};
+use super::program::{Birth, NotRun, Streams, run_program};
 use super::spill::{MOVE_BYTES, Spill};
 use super::terminal::{self, Input, Pair};
 use rota_protocol::Token;
@@ -38,18 +37,18 @@ impl Inside {
     pub(super) fn start(
         order: &LaunchOrder,
         oom_default: bool,
+        birth: Birth<'_>,
         base: String,
         terminal: Option<TerminalSize>,
     ) -> Result<Self, String> {
         let io = |error: rustix::io::Errno| format!("cannot make its terminal or pipes: {error}");
-        let groups = Groups::joined(&order.cage);
         let (input, outputs, pid) = match terminal {
             Some(size) => {
                 let Pair { ours, theirs } = terminal::open(size, order.uid_gid).map_err(io)?;
                 let reading = ours.try_clone().map_err(|error| error.to_string())?;
                 let streams =
                     Streams { stdin: Some(&theirs), stdout: &theirs, stderr: &theirs, terminal: true };
-                let pid = run_program(order, oom_default, &groups, streams).map_err(words)?;
+                let pid = run_program(order, oom_default, birth, streams).map_err(words)?;
                 (Input::new(ours, true), vec![Spill::new(reading, format!("{base}.stdout"))], pid)
             }
             None => {
@@ -58,7 +57,7 @@ impl Inside {
                 rustix::io::ioctl_fionbio(&feed, true).map_err(io)?;
                 let streams =
                     Streams { stdin: Some(&stdin), stdout: &stdout, stderr: &stderr, terminal: false };
-                let pid = run_program(order, oom_default, &groups, streams).map_err(words)?;
+                let pid = run_program(order, oom_default, birth, streams).map_err(words)?;
                 let outputs = vec![
                     Spill::new(out, format!("{base}.stdout")),
                     Spill::new(err, format!("{base}.stderr")),

@@ -3,14 +3,13 @@
 
 mod attend;
 
-use super::around;
 use super::cage::{Groups, bases_of, end_with, tidy};
 use super::conclude::conclude;
 use super::course;
 use super::lease_file::LeaseReader;
 use super::notes::Notes;
 use super::processes::{Processes, Reaped};
-use super::program::{NotRun, Streams as Io, launch_failed, run_program};
+use super::program::{Birth, NotRun, Streams as Io, launch_failed, run_program};
 use super::record::{OwnRecord, record_name};
 use super::sessions::Sessions;
 use super::streams::{Streams, give_input, take_input_back};
@@ -125,10 +124,6 @@ impl<'a, 'l> Keeper<'a, 'l> {
         if !Life::may_start(kill_budget_ms, now_ms, deadline_ms) {
             return Err((AttemptEnd::Fenced, 0));
         }
-        if let Some(port) = around::taken_port(order.around.ports) {
-            let reason = format!("port {port} of its gang is taken on this host; it is tried with others");
-            return Err((launch_failed(reason), 0));
-        }
         let terminal = typed.is_some();
         let io = Io {
             stdin: terminal.then_some(&stdout_end),
@@ -137,8 +132,8 @@ impl<'a, 'l> Keeper<'a, 'l> {
             terminal,
         };
         let mut groups = Groups::make(&order.cage).map_err(|reason| (launch_failed(reason), 0))?;
-        let main = run_program(order, inherited.oom_default, &groups, io);
-        let main = main.map_err(|failed| {
+        let birth = Birth { groups: &groups, beside: None };
+        let main = run_program(order, inherited.oom_default, birth, io).map_err(|failed| {
             groups.leave(kill_budget_ms, |_| ());
             let stderr_bytes = match &failed {
                 NotRun::Program(_, line) => streams.last_word(line),
@@ -150,13 +145,6 @@ impl<'a, 'l> Keeper<'a, 'l> {
             // Best effort: an input that stays open here costs its memory until the attempt is over.
             let _ = take_input_back();
         }
-        let params = LifeParams {
-            time_limit_ms: order.time_limit_ms,
-            grace_ms: u64::from(order.grace_ms),
-            kill_budget_ms,
-            warning: order.warning,
-            requeue_status: order.requeue_status,
-        };
         let mut sessions = Sessions::new(order.token);
         if let Some(typed) = typed {
             sessions.set_main(typed, &order.life, now_ms);
@@ -169,7 +157,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
             sessions,
             token: order.token,
             lease,
-            life: Life::new(params, now_ms, deadline_ms),
+            life: Life::new(life_of(order), now_ms, deadline_ms),
             processes: Processes::new(main, passes_signals(order)),
             groups,
             warner: Warner::new(order.warning),
@@ -376,5 +364,15 @@ fn end_of(status: WaitStatus) -> AttemptEnd {
         (Some(code), _) => AttemptEnd::Exited { code: byte(code) },
         (None, Some(signal)) => AttemptEnd::Signalled { signal: byte(signal) },
         (None, None) => AttemptEnd::Vanished { reason: "it ended with an unknown status".to_owned() },
+    }
+}
+
+fn life_of(order: &LaunchOrder) -> LifeParams {
+    LifeParams {
+        time_limit_ms: order.time_limit_ms,
+        grace_ms: u64::from(order.grace_ms),
+        kill_budget_ms: u64::from(order.kill_budget_ms),
+        warning: order.warning,
+        requeue_status: order.requeue_status,
     }
 }

@@ -38,6 +38,15 @@ impl NotRun {
     }
 }
 
+/// Where a program is born.
+#[derive(Clone, Copy)]
+pub(super) struct Birth<'a> {
+    /// The attempt's groups.
+    pub(super) groups: &'a Groups,
+    /// Sees what this process of the attempt sees; none: the attempt's first, whose view is made for it.
+    pub(super) beside: Option<Pid>,
+}
+
 /// The three descriptors of a program.
 #[derive(Clone, Copy)]
 pub(super) struct Streams<'a> {
@@ -53,7 +62,7 @@ pub(super) struct Streams<'a> {
 pub(super) fn run_program(
     order: &LaunchOrder,
     oom_default: bool,
-    groups: &Groups,
+    birth: Birth<'_>,
     streams: Streams<'_>,
 ) -> Result<Pid, NotRun> {
     let bad = |what: &str| NotRun::Program(CODE_CANNOT_RUN, format!("rota: {what} holds a zero byte\n"));
@@ -74,7 +83,7 @@ pub(super) fn run_program(
     let arguments = argv[1..].to_vec();
     let (argv, envp) = (CStrings::new(argv), CStrings::new(envp));
     let workdir = text(&order.workdir, "the working directory")?;
-    let cage = cage::steps(&order.cage, groups);
+    let cage = cage::steps(&order.cage, birth.groups, birth.beside);
     let start = Start {
         programs: &programs,
         argv: &argv,

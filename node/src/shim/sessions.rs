@@ -3,8 +3,10 @@
 //! The socket is opened when it is first called for, so that an attempt without sessions costs nothing. One agent talks
 //! on it, one message and one answer at a time. Output goes through pumps into files, like all output.
 
+use super::cage::Groups;
 use super::inside::{Inside, files_base};
 use super::processes::Processes;
+use super::program::Birth;
 use super::terminal::Input;
 use rota_protocol::session::{
     HOLD_MS_MAX, LifeOrder, MAIN_SESSION, SESSIONS_MAX, SessionAsk, SessionNews, ShimSessionCall,
@@ -47,6 +49,7 @@ pub(super) enum Wish {
 pub(super) struct Around<'a> {
     pub(super) order: &'a LaunchOrder,
     pub(super) oom_default: bool,
+    pub(super) groups: &'a Groups,
     pub(super) processes: &'a mut Processes,
     pub(super) buffer: &'a mut Vec<u8>,
     /// Commands may be started.
@@ -374,7 +377,8 @@ impl Sessions {
             order.env.push((b"TERM".to_vec(), term));
         }
         let base = files_base(self.token, session);
-        let started = Inside::start(&order, around.oom_default, base.clone(), terminal);
+        let birth = Birth { groups: around.groups, beside: Some(around.processes.main()) };
+        let started = Inside::start(&order, around.oom_default, birth, base.clone(), terminal);
         let mut inside = started.unwrap_or_else(|reason| Inside::not_started(base, reason));
         inside.held_until_ms = around.now_ms + u64::from(HOLD_MS);
         if let Some(pid) = inside.pid() {

@@ -30,8 +30,6 @@ const PERIOD_US: u64 = 100_000;
 pub struct Groups {
     groups: Vec<(Controller, PathBuf)>,
     limit_mib: u64,
-    /// A process of the attempt, whose view of the host is to be shared.
-    joins: Option<i32>,
 }
 
 impl Groups {
@@ -61,20 +59,6 @@ impl Groups {
     #[must_use]
     pub fn found(groups: Vec<(Controller, PathBuf)>) -> Self {
         Self { groups, ..Self::default() }
-    }
-
-    /// Those of a running attempt, for a further process in it: it sees what the others see.
-    #[must_use]
-    pub fn joined(cage: &Cage) -> Self {
-        let groups =
-            Self::found(cage.groups.iter().map(|group| (group.controller, path_of(group))).collect());
-        let joins = groups.pids().first().copied();
-        Self { joins, ..groups }
-    }
-
-    /// Whose view of the host is to be shared.
-    pub(super) fn joins(&self) -> Option<i32> {
-        self.joins
     }
 
     /// Controller and folder of each.

@@ -50,7 +50,7 @@ impl Place {
             return Ok(());
         }
         let mut groups = Groups::make(&cage).map_err(other)?;
-        let tried = view::steps(&cage, &groups);
+        let tried = view::steps(&cage, &groups, None);
         let started = start_nothing(&tried);
         groups.leave(0, |_| ());
         let failed = started.map_err(|error| other(format!("no trial: {error}")))?;

@@ -9,6 +9,7 @@ use super::nodes::COMMON_NAMES;
 use super::place::{CLOSED_FILE, CLOSED_FOLDER};
 use crate::io::ffi::cage::{Planned, Step, Steps};
 use rota_protocol::cage::{Cage, Controller, DeviceRule, Isolation};
+use rustix::process::Pid;
 use std::ffi::{CString, OsStr, c_ulong};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -20,16 +21,17 @@ const HIDDEN: &str = "hidepid=2,gid=4294967294";
 /// Where a `/dev` of its own is built before it is put in place. Any folder does: only this task sees it.
 const DEV_SITE: &str = "/proc";
 
-/// The steps of a task, and which of its groups it is born in.
+/// The steps of a task, and which of its groups it is born in. One that starts `beside` a process of its attempt sees what
+/// that one sees.
 #[must_use]
-pub fn steps(cage: &Cage, groups: &Groups) -> Steps {
+pub fn steps(cage: &Cage, groups: &Groups, beside: Option<Pid>) -> Steps {
     if cage.isolation == Isolation::None {
         return Steps::default();
     }
     let mut plan = Plan::default();
     join_groups(&mut plan, groups);
     let full = cage.isolation == Isolation::Full;
-    match groups.joins().filter(|_| full) {
+    match beside.filter(|_| full) {
         Some(pid) => their_view(&mut plan, pid),
         None if full => own_view(&mut plan, cage),
         None => {}
@@ -90,8 +92,10 @@ fn join_groups(plan: &mut Plan, groups: &Groups) {
     }
 }
 
-/// That of a process which is in the cage already. All of an attempt share one: the filter lets none make another.
-fn their_view(plan: &mut Plan, pid: i32) {
+/// That of a process which is in the cage already and which only its shim can reap: its number means nobody else. All of an
+/// attempt share one view, the filter lets none make another.
+fn their_view(plan: &mut Plan, pid: Pid) {
+    let pid = Pid::as_raw(Some(pid));
     // The mounts last: they bring another `/proc`.
     for (name, flag) in [("ipc", libc::CLONE_NEWIPC), ("mnt", libc::CLONE_NEWNS)] {
         plan.must(Step::Enter(text(format!("/proc/{pid}/ns/{name}")), flag));

@@ -11,6 +11,7 @@ use rustix::process::Pid;
 const OUTPUT_GAP_MS: u64 = 50;
 /// The same for what a person sees while typing, in ms.
 const TYPED_GAP_MS: u64 = 5;
+
 impl Keeper<'_, '_> {
     /// What sessions want for the time being.
     pub(super) fn attend_sessions(&mut self, now_ms: u64) {
@@ -36,6 +37,7 @@ impl Keeper<'_, '_> {
         let around = Around {
             order: self.order,
             oom_default: self.inherited.oom_default,
+            groups: &self.groups,
             processes: &mut self.processes,
             buffer: &mut self.buffer,
             open: self.life.is_running(),
