@@ -327,9 +327,8 @@ fn order(node: &Node, token: Token) -> Option<Result<LaunchOrder, String>> {
         let output = output::order(replica, attempt, &spec, node.config.output.limits());
         let kill_budget_ms = u32::try_from(params.kill_budget_ms).unwrap_or(u32::MAX);
         let roster = gang::roster(replica, attempt.task.job).filter(|_| meeting.is_some());
-        let devices = replica.host(node.host).map_or(&[][..], |host| &host.facts.devices);
-        let cage = node.shims.cage(token, node.shims.place().ask(devices, attempt, &spec));
         let order = LaunchOrder {
+            cage: node.shims.cage_for(replica, attempt, &spec),
             cluster: node.cluster,
             host: node.host,
             epoch: attempt.epoch,
@@ -351,7 +350,6 @@ fn order(node: &Node, token: Token) -> Option<Result<LaunchOrder, String>> {
             output,
             life: node.config.life_order(job.user.clone(), spec.session.as_deref().copied()),
             around: meeting.as_ref().map(gang::Meeting::around).unwrap_or_default(),
-            cage,
         };
         Some(match (&spec.container, &node.containers) {
             (None, _) => Ok(order),

@@ -107,6 +107,18 @@ pub(super) struct Keeper<'a, 'l> {
     stuck_told: bool,
 }
 
+/// The first process, in its groups; none of them is left when it cannot be started.
+fn run_main(inherited: &Inherited, order: &LaunchOrder, io: Io<'_>) -> Result<(Pid, Groups), NotRun> {
+    let mut groups = Groups::make(&order.cage).map_err(NotRun::Host)?;
+    match run_program(order, inherited.oom_default, &groups, io) {
+        Ok(main) => Ok((main, groups)),
+        Err(failed) => {
+            groups.leave(u64::from(order.kill_budget_ms), |_| ());
+            Err(failed)
+        }
+    }
+}
+
 impl<'a, 'l> Keeper<'a, 'l> {
     pub(super) fn start(
         inherited: &'a Inherited,
@@ -136,10 +148,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
             stderr: if terminal { &stdout_end } else { &stderr_end },
             terminal,
         };
-        let mut groups = Groups::make(&order.cage).map_err(|reason| (launch_failed(reason), 0))?;
-        let main = run_program(order, inherited.oom_default, &groups, io);
-        let main = main.map_err(|failed| {
-            groups.leave(kill_budget_ms, |_| ());
+        let (main, groups) = run_main(inherited, order, io).map_err(|failed| {
             let stderr_bytes = match &failed {
                 NotRun::Program(_, line) => streams.last_word(line),
                 NotRun::Host(_) => 0,
