@@ -107,6 +107,16 @@ pub(super) struct Keeper<'a, 'l> {
     stuck_told: bool,
 }
 
+fn params_of(order: &LaunchOrder) -> LifeParams {
+    LifeParams {
+        time_limit_ms: order.time_limit_ms,
+        grace_ms: u64::from(order.grace_ms),
+        kill_budget_ms: u64::from(order.kill_budget_ms),
+        warning: order.warning,
+        requeue_status: order.requeue_status,
+    }
+}
+
 /// The first process, in its groups; none of them is left when it cannot be started.
 fn run_main(inherited: &Inherited, order: &LaunchOrder, io: Io<'_>) -> Result<(Pid, Groups), NotRun> {
     let mut groups = Groups::make(&order.cage).map_err(NotRun::Host)?;
@@ -159,13 +169,6 @@ impl<'a, 'l> Keeper<'a, 'l> {
             // Best effort: an input that stays open here costs its memory until the attempt is over.
             let _ = take_input_back();
         }
-        let params = LifeParams {
-            time_limit_ms: order.time_limit_ms,
-            grace_ms: u64::from(order.grace_ms),
-            kill_budget_ms,
-            warning: order.warning,
-            requeue_status: order.requeue_status,
-        };
         let mut sessions = Sessions::new(order.token);
         if let Some(typed) = typed {
             sessions.set_main(typed, &order.life, now_ms);
@@ -178,7 +181,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
             sessions,
             token: order.token,
             lease,
-            life: Life::new(params, now_ms, deadline_ms),
+            life: Life::new(params_of(order), now_ms, deadline_ms),
             processes: Processes::new(main, passes_signals(order)),
             groups,
             warner: Warner::new(order.warning),
