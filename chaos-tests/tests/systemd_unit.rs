@@ -128,7 +128,11 @@ fn systemd_finds_no_fault_with_the_unit() {
         return;
     };
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let about_it: Vec<&str> = said.lines().filter(|line| line.contains("rota.service")).collect();
+    // Newer than the systemd of some hosts, which pass over it; see the unit.
+    let too_new =
+        |line: &&str| line.contains("Unknown key 'DelegateSubgroup'") || line.contains("DelegateSubgroup=");
+    let about_it: Vec<&str> =
+        said.lines().filter(|line| line.contains("rota.service")).filter(|line| !too_new(line)).collect();
     assert!(about_it.is_empty(), "systemd-analyze verify: {said}");
     fs::write(&unit, "[Service]\nType=nonsense\nExecStart=/bin/true\nKillModus=process\n").expect("writable");
     let bad = verify(&unit).expect("it ran a moment ago");

@@ -34,8 +34,7 @@ pub(super) fn order(node: &Node, token: Token) -> Option<Result<LaunchOrder, Str
         let output = output::order(replica, attempt, &spec, node.config.output.limits());
         let kill_budget_ms = u32::try_from(params.kill_budget_ms).unwrap_or(u32::MAX);
         let roster = gang::roster(replica, attempt.task.job).filter(|_| meeting.is_some());
-        let devices = replica.host(node.host).map_or(&[][..], |host| &host.facts.devices);
-        let cage = node.shims.cage(token, node.shims.place().ask(devices, attempt, &spec));
+        let cage = node.shims.cage_for(replica, attempt, &spec);
         let order = LaunchOrder {
             cluster: node.cluster,
             host: node.host,

@@ -21,6 +21,8 @@ const WINDOW: u64 = 64;
 /// How often and how many times the end of the fork server is looked for.
 const REAP_LOOK: Duration = Duration::from_millis(20);
 const REAP_LOOKS: u32 = 100;
+/// The one epoch of the bench.
+const EPOCH: LeaseEpoch = LeaseEpoch(1);
 /// Nothing takes this long.
 const LEASE_MS: u64 = 3_600_000;
 
@@ -108,47 +110,16 @@ async fn kept(
     runs: u64,
     settings: &CageSettings,
 ) -> Result<(Duration, u64), ShimError> {
-    let epoch = LeaseEpoch(1);
     let boot = proc::boot_id().map_err(ShimError::Boot)?;
     let dir = data_dir.join("lease");
-    let lease = LeaseFile::open(&dir, &boot, epoch)
+    let lease = LeaseFile::open(&dir, &boot, EPOCH)
         .and_then(|lease| lease.extend(boottime_ms() + LEASE_MS).map(|()| lease))
         .map_err(|source| ShimError::Folder { dir, source })?;
     let (sender, mut notes) = mpsc::channel(256);
     let (host, _) = ShimHost::start_caged(exe, data_dir, (settings, Offer::default()), sender).await?;
     let cluster = ClusterId(u128::from(std::process::id()));
-    let order = |token: u64| {
-        let task = TaskId { job: JobId(token), index: 0 };
-        let notes_base = host.draw_notes_base(Token(token));
-        let env = TaskEnv::plain(cluster, HostId(1), Token(token), task, &notes_base);
-        LaunchOrder {
-            cluster,
-            host: HostId(1),
-            epoch,
-            token: Token(token),
-            task,
-            argv: vec![b"/bin/true".to_vec()],
-            env: task_env(&[(b"PATH".to_vec(), b"/usr/bin:/bin".to_vec())], env),
-            workdir: b"/".to_vec(),
-            uid_gid: None,
-            devices: Vec::new(),
-            time_limit_ms: None,
-            grace_ms: 0,
-            kill_budget_ms: 1_000,
-            lease_path: lease.path().as_os_str().as_encoded_bytes().to_vec(),
-            notes_base,
-            warning: None,
-            requeue_status: None,
-            life: LifeOrder::default(),
-            gang: Vec::new(),
-            output: rota_protocol::output::OutputOrder::default(),
-            around: rota_protocol::around::Around::default(),
-            cage: host.cage(
-                Token(token),
-                CageAsk { cpus_milli: 1_000, workdir: "/".into(), as_agent: true, ..CageAsk::default() },
-            ),
-        }
-    };
+    let lease_path = lease.path().as_os_str().as_encoded_bytes();
+    let order = |token: u64| order(&host, cluster, lease_path, Token(token));
     let (mut launched, mut ended, mut failed) = (0, 0, 0);
     let began = Instant::now();
     while ended < runs {
@@ -174,6 +145,40 @@ async fn kept(
         }
     }
     Ok((began.elapsed(), failed))
+}
+
+/// The order of one run of `true`.
+fn order(host: &ShimHost, cluster: ClusterId, lease_path: &[u8], token: Token) -> LaunchOrder {
+    let task = TaskId { job: JobId(token.0), index: 0 };
+    let notes_base = host.draw_notes_base(token);
+    let env = TaskEnv::plain(cluster, HostId(1), token, task, &notes_base);
+    LaunchOrder {
+        cluster,
+        host: HostId(1),
+        epoch: EPOCH,
+        token,
+        task,
+        argv: vec![b"/bin/true".to_vec()],
+        env: task_env(&[(b"PATH".to_vec(), b"/usr/bin:/bin".to_vec())], env),
+        workdir: b"/".to_vec(),
+        uid_gid: None,
+        devices: Vec::new(),
+        time_limit_ms: None,
+        grace_ms: 0,
+        kill_budget_ms: 1_000,
+        lease_path: lease_path.to_vec(),
+        notes_base,
+        warning: None,
+        requeue_status: None,
+        life: LifeOrder::default(),
+        gang: Vec::new(),
+        output: rota_protocol::output::OutputOrder::default(),
+        around: rota_protocol::around::Around::default(),
+        cage: host.cage(
+            token,
+            CageAsk { cpus_milli: 1_000, workdir: "/".into(), as_agent: true, ..CageAsk::default() },
+        ),
+    }
 }
 
 fn plain(runs: u64, cpus: u32) -> Duration {

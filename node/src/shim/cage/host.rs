@@ -4,8 +4,10 @@ use super::group::Groups;
 use super::place::{CageAsk, Offer, Place};
 use super::settings::CageSettings;
 use crate::shim::{Adopted, ShimError, ShimHost, ShimNote};
+use rota_core::{Attempt, State};
 use rota_protocol::Token;
 use rota_protocol::cage::Cage;
+use rota_protocol::job::JobSpec;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -39,6 +41,13 @@ impl ShimHost {
     #[must_use]
     pub fn cage(&self, token: Token, ask: CageAsk) -> Cage {
         self.place().cage(token, ask)
+    }
+
+    /// The cage of an attempt that was granted on this host.
+    #[must_use]
+    pub fn cage_for(&self, state: &State, attempt: &Attempt, spec: &JobSpec) -> Cage {
+        let devices = state.host(attempt.host).map_or(&[][..], |host| &host.facts.devices);
+        self.cage(attempt.token, self.place().ask(devices, attempt, spec))
     }
 
     /// The groups of an attempt, to count or to enter; empty where there are none.
