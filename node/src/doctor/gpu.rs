@@ -95,7 +95,10 @@ async fn devices(config: &DeviceConfig, cards: &[String]) -> Vec<DoctorRow> {
     let mut rows = vec![match (found.is_empty(), aside.is_empty()) {
         (false, _) => pass(CHECK, summary(found)),
         (true, false) => warn(CHECK, "none offered; see below what is there", "CPU is offered"),
-        (true, true) if cards.is_empty() => pass(CHECK, "none; CPU is offered"),
+        (true, true) if cards.is_empty() && facts.notes.warnings.is_empty() => {
+            pass(CHECK, "none; CPU is offered")
+        }
+        (true, true) if cards.is_empty() => warn(CHECK, "none that answers; CPU is offered", "see below"),
         (true, true) => fail(
             CHECK,
             format!("none, though there is a card at {}: {}", cards.join(", "), notes.join("; ")),
