@@ -35,7 +35,6 @@ fn card(name: &str, at: u32) -> DeviceFacts {
         island: Some(at / 2),
         detail: rota_protocol::device::DeviceDetail::default(),
         health: DeviceHealth::Healthy,
-        detail: Default::default(),
     }
 }
 
