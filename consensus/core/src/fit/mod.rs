@@ -3,9 +3,12 @@
 //! Three questions in a fixed order, so that each host has exactly one first obstacle: could it ever (`capable`),
 //! does it take work now (`open`), is enough free (`room`).
 
+mod amounts;
 mod misfit;
 mod unified;
 
+pub use amounts::amounts;
+pub(crate) use amounts::card_amounts;
 pub use misfit::{Misfit, gpus, mib, milli, tenths};
 pub use unified::mem_held_mib;
 pub(crate) use unified::pool_asked_mib;
@@ -14,7 +17,6 @@ use crate::state::host::{Holder, Host, Used};
 use crate::state::job::Job;
 use rota_protocol::ask::{Ask, CARD_MILLI};
 use rota_protocol::device::{DeviceFacts, DeviceKind, HostFacts};
-use rota_protocol::queue::Amounts;
 use rota_protocol::view::HostState;
 use rota_protocol::{DeviceUuid, Token};
 use std::collections::BTreeSet;
@@ -353,41 +355,6 @@ fn contains_ignoring_case(text: &str, part: &str) -> bool {
 /// Label that says in which rack a host stands.
 pub const RACK_LABEL: &str = "rack";
 
-/// What these devices, and the CPU and memory asked, come to.
-#[must_use]
-pub fn amounts(host: &Host, ask: &Ask, devices: &[DeviceUuid]) -> Amounts {
-    let mem_mib = mem_held_mib(host, ask, devices);
-    let mut amounts = Amounts { cpus_milli: u64::from(ask.cpus_milli), mem_mib, ..Amounts::default() };
-    for device in devices.iter().filter_map(|uuid| host.device(uuid)) {
-        let mib = device.vram_mib.unwrap_or(0);
-        match device.kind {
-            DeviceKind::Gpu => {
-                amounts.gpu_milli += u64::from(ask.card_milli());
-                if !device.detail.unified {
-                    amounts.vram_mib = amounts.vram_mib.saturating_add(ask.vram_held_mib(mib));
-                }
-            }
-            DeviceKind::Mig => {
-                amounts.gpu_milli += u64::from(slice_milli(&device.model));
-                amounts.vram_mib = amounts.vram_mib.saturating_add(mib);
-            }
-            DeviceKind::Fpga | DeviceKind::Other => {}
-        }
-    }
-    amounts
-}
-
-/// All of a card or slice, as queues count it.
-pub(crate) fn card_amounts(device: &DeviceFacts) -> Amounts {
-    let gpu_milli = match device.kind {
-        DeviceKind::Gpu => CARD_MILLI,
-        DeviceKind::Mig => slice_milli(&device.model),
-        DeviceKind::Fpga | DeviceKind::Other => return Amounts::default(),
-    };
-    let vram_mib = device.vram_mib.filter(|_| !device.detail.unified).unwrap_or(0);
-    Amounts { gpu_milli: u64::from(gpu_milli), vram_mib, ..Amounts::default() }
-}
-
 /// Marks devices, CPU and memory as taken in a copy of what a host has in use. The token only has to be unlike any
 /// that is real.
 pub(crate) fn take(host: &Host, used: &mut Used, want: Want<'_>, devices: &[DeviceUuid], token: Token) {
@@ -404,11 +371,4 @@ pub(crate) fn take(host: &Host, used: &mut Used, want: Want<'_>, devices: &[Devi
     let mem_mib = mem_held_mib(host, want.ask, devices);
     used.add(want.tenant, want.ask.cpus_milli, mem_mib, &parts);
     used.launching += 1;
-}
-
-/// The part of a card that a slice is, in thousandths: a profile such as `3g.40gb` is three of seven compute slices.
-fn slice_milli(profile: &str) -> u32 {
-    const SLICES: u32 = 7;
-    let digits = profile.split("g.").next().and_then(|head| head.chars().last()).and_then(|c| c.to_digit(10));
-    digits.unwrap_or(SLICES).min(SLICES) * CARD_MILLI / SLICES
 }
