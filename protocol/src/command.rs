@@ -118,6 +118,10 @@ pub enum TokenUse {
 
 /// Every way to change the replicated state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "most entries hold submits: a box would cost each an allocation"
+)]
 pub enum Command {
     /// The first entry of a cluster; refused ever after.
     CreateCluster {

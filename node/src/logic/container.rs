@@ -132,13 +132,7 @@ impl Executor {
                 argv.push(word(format!("--user={uid}:{gid}")));
             }
         }
-        // An engine reads nothing and shows no terminal unless it is told to.
-        if !order.output.stdin.is_empty() || order.life.session.is_some() {
-            argv.push(word("--interactive"));
-        }
-        if order.life.session.is_some() {
-            argv.push(word("--tty"));
-        }
+        argv.extend(streams(&order));
         if container.read_only {
             argv.push(word("--read-only"));
         }
@@ -271,6 +265,19 @@ fn as_runtime(order: LaunchOrder, argv: Words, env: Vec<Variable>, runtime: Runt
     around.runtime = Some(runtime);
     // The job's folder is mounted by name; the runtime itself needs none of it.
     LaunchOrder { argv, env, workdir: word("/"), around, ..order }
+}
+
+/// An engine reads nothing and shows no terminal unless it is told to.
+fn streams(order: &LaunchOrder) -> Words {
+    let terminal = order.life.session.is_some();
+    let mut words = Vec::new();
+    if terminal || !order.output.stdin.is_empty() {
+        words.push(word("--interactive"));
+    }
+    if terminal {
+        words.push(word("--tty"));
+    }
+    words
 }
 
 struct Bind {

@@ -35,9 +35,17 @@ const PAUSE_MS_MAX: u64 = 2_000;
 /// Longest end of standard error that goes into a reason, in bytes.
 const TAIL_BYTES: u64 = 300;
 
+/// All ports of the attempt's own are free, or why not.
+pub(super) fn ports_are_free(order: &LaunchOrder) -> Result<(), String> {
+    match taken_port(order.around.ports) {
+        Some(port) => Err(format!("port {port} of its gang is taken on this host; it is tried with others")),
+        None => Ok(()),
+    }
+}
+
 /// The first of these ports that somebody listens at. What is only in a closed connection's memory counts as free, as
 /// it does for every server that reuses its address.
-pub(super) fn taken_port((first, count): (u16, u16)) -> Option<u16> {
+fn taken_port((first, count): (u16, u16)) -> Option<u16> {
     (first..first.saturating_add(count)).find(|port| {
         let v4 = try_port(SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port)));
         v4 || try_port(SocketAddr::from((Ipv6Addr::UNSPECIFIED, *port)))

@@ -33,7 +33,8 @@ pub(super) fn run<'a>(
     let exit = match hook::prolog(inherited, link, order, &mut lease) {
         Ok(()) => match Notes::begin(order).and_then(|notes| around::note_hook(order).map(|()| notes)) {
             Ok(notes) => {
-                let exit = match Keeper::start(inherited, link, order, &notes, lease) {
+                let free = around::ports_are_free(order).map_err(|reason| (launch_failed(reason), 0));
+                let exit = match free.and_then(|()| Keeper::start(inherited, link, order, &notes, lease)) {
                     Ok(keeper) => {
                         let exit = keeper.run();
                         around::remove(order, link);

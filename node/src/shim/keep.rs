@@ -3,7 +3,6 @@
 
 mod attend;
 
-use super::around;
 use super::cage::{Groups, bases_of, end_with, tidy};
 use super::conclude::conclude;
 use super::course;
@@ -124,10 +123,6 @@ impl<'a, 'l> Keeper<'a, 'l> {
         let kill_budget_ms = u64::from(order.kill_budget_ms);
         if !Life::may_start(kill_budget_ms, now_ms, deadline_ms) {
             return Err((AttemptEnd::Fenced, 0));
-        }
-        if let Some(port) = around::taken_port(order.around.ports) {
-            let reason = format!("port {port} of its gang is taken on this host; it is tried with others");
-            return Err((launch_failed(reason), 0));
         }
         let terminal = typed.is_some();
         let io = Io {
