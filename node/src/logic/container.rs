@@ -10,6 +10,7 @@
 //! a hook of the runtime, is told anything by the task but what it says of itself.
 
 use rota_protocol::around::{CID_NAME, ENV_NAME, EndHook, RuntimeOrder, TaskFile};
+use rota_protocol::cage::{Cage, Controller, DeviceRule, Isolation};
 use rota_protocol::container::{ContainerSpec, Mount};
 use rota_protocol::spool::LaunchOrder;
 
@@ -262,9 +263,10 @@ fn is_nvidia(uuid: &str) -> bool {
 
 fn as_runtime(order: LaunchOrder, argv: Words, env: Vec<Variable>, runtime: RuntimeOrder) -> LaunchOrder {
     let mut around = order.around.clone();
+    let cage = cage_of_runtime(order.cage.clone(), runtime.remove.is_some());
     around.runtime = Some(runtime);
     // The job's folder is mounted by name; the runtime itself needs none of it.
-    LaunchOrder { argv, env, workdir: word("/"), around, ..order }
+    LaunchOrder { argv, env, workdir: word("/"), around, cage, ..order }
 }
 
 /// An engine reads nothing and shows no terminal unless it is told to.
@@ -278,6 +280,19 @@ fn streams(order: &LaunchOrder) -> Words {
         words.push(word("--tty"));
     }
     words
+}
+
+/// The runtime makes the view, drops the rights and filters the calls of what it runs; behind those of the attempt's own
+/// cage it could not. What a control group does stays: limits, device rules, an end that nothing escapes.
+fn cage_of_runtime(mut cage: Cage, makes_nodes: bool) -> Cage {
+    cage.isolation = cage.isolation.min(Isolation::Basic);
+    // An engine makes a `/dev` with the granted devices alone, for which it must make nodes; in it nobody may. The
+    // others show the host's, behind the group's rules; a private one would need the view.
+    if makes_nodes || cage.devices == DeviceRule::Folder {
+        (cage.devices, cage.probe) = (DeviceRule::None, None);
+        cage.groups.retain(|group| group.controller != Controller::Devices);
+    }
+    cage
 }
 
 struct Bind {

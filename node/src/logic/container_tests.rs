@@ -246,6 +246,28 @@ fn an_engine_is_told_of_input_and_terminal() {
     assert!(has(shown.clone(), "--interactive") && has(shown, "--tty"));
 }
 
+/// The runtime makes a view of its own: it must be let, and only what a control group does stays.
+#[test]
+fn a_runtime_is_caged_by_its_group_alone() {
+    let mut order = usual();
+    order.cage.isolation = Isolation::Full;
+    (order.cage.devices, order.cage.probe, order.cage.mem_mib) =
+        (DeviceRule::Folder, Some(word("/dev/x")), 7);
+    let cage = wrap(Runtime::Podman, &container(), order.clone()).cage;
+    assert_eq!((cage.isolation, cage.devices, cage.probe), (Isolation::Basic, DeviceRule::None, None));
+    assert_eq!(cage.mem_mib, 7);
+    order.cage.isolation = Isolation::None;
+    order.cage.devices = DeviceRule::Group;
+    let group = |controller| rota_protocol::cage::Group { controller, path: word("/g") };
+    order.cage.groups = vec![group(Controller::Memory), group(Controller::Devices)];
+    for (runtime, devices, groups) in
+        [(Runtime::Docker, DeviceRule::None, 1), (Runtime::Enroot, DeviceRule::Group, 2)]
+    {
+        let cage = wrap(runtime, &container(), order.clone()).cage;
+        assert_eq!((cage.isolation, cage.devices, cage.groups.len()), (Isolation::None, devices, groups));
+    }
+}
+
 /// S10, S12: values are in no arguments, and nothing that a loader or a runtime reads is in a runtime's own environment.
 #[test]
 fn nothing_of_the_tasks_environment_is_read_by_the_runtime() {
