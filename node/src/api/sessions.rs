@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use rota_protocol::ClusterId;
     use rota_protocol::command::{Command, Entry, LOG_FORMAT, Outcome, Proposal};
-    use rota_protocol::container::ContainerSpec;
+    use rota_protocol::container::{CONTAINERS_LABEL, CONTAINERS_YES, ContainerSpec};
     use rota_protocol::ids::RequestId;
     use rota_protocol::job::JobSpec;
 
@@ -141,7 +141,10 @@ mod tests {
             host_name: text("h1"),
             addr: text("127.0.0.1:1"),
         };
-        let spec = JobSpec { name: text("j"), argv: vec![b"true".to_vec()], container, ..JobSpec::default() };
+        let mut spec =
+            JobSpec { name: text("j"), argv: vec![b"true".to_vec()], container, ..JobSpec::default() };
+        // A job with an image is for hosts that run containers, or it is refused.
+        spec.ask.labels.insert(CONTAINERS_LABEL.into(), CONTAINERS_YES.into());
         let mut outcomes = Vec::new();
         for (index, (actor, command)) in
             (1..).zip([(Actor::system(), create), (by.clone(), Command::Submit { spec })])
