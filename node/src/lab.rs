@@ -342,9 +342,7 @@ impl Lab {
     pub fn exited(&mut self, number: usize) -> Option<std::process::ExitStatus> {
         self.peers[number].child.as_mut().and_then(|child| child.try_wait().ok().flatten())
     }
-}
 
-impl Lab {
     /// Tasks outlive their agents; those of a lab that is over are ended by the mark in their environment, and their
     /// shims go with them.
     fn end_tasks(&self) {

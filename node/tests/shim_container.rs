@@ -5,6 +5,7 @@
 mod shim_lab;
 
 use rota_node::logic::container::{Executor, Runtime};
+use rota_node::shim::cage::CageAsk;
 use rota_protocol::Token;
 use rota_protocol::api::OutputStream::{Stderr, Stdout};
 use rota_protocol::container::ContainerSpec;
@@ -337,8 +338,11 @@ impl Podman {
 
     fn order(&self, lab: &Lab, token: u64, script: &str) -> LaunchOrder {
         let container = ContainerSpec { image: IMAGE.into(), ..ContainerSpec::default() };
-        let order = lab.order(token, &["sh", "-c", script]);
-        self.executor.wrap(&container, 0, LaunchOrder { grace_ms: 5_000, ..order })
+        let ask =
+            CageAsk { workdir: "/tmp".into(), as_agent: true, in_container: true, ..CageAsk::default() };
+        let cage = lab.host.cage(Token(token), ask);
+        let order = LaunchOrder { grace_ms: 5_000, cage, ..lab.order(token, &["sh", "-c", script]) };
+        self.executor.wrap(&container, 0, order)
     }
 
     fn containers(&self) -> String {

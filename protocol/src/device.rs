@@ -101,7 +101,8 @@ pub struct DeviceFacts {
     pub island: Option<u32>,
     /// Whether it may be granted.
     pub health: DeviceHealth,
-    /// Further facts.
+    /// Further facts. Histories of older versions have none; where positions count it is always there.
+    #[serde(default)]
     pub detail: DeviceDetail,
 }
 
@@ -119,6 +120,7 @@ pub struct HostFacts {
     /// The version of Rota that runs there.
     pub version: String,
     /// What it says beside what it offers.
+    #[serde(default)]
     pub notes: HostNotes,
 }
 

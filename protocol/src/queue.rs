@@ -130,6 +130,7 @@ pub struct QueueSpec {
     /// What happens to work above a lowered ceiling.
     pub excess: Excess,
     /// What happens to work that holds cards and does nothing with them.
+    #[serde(default)]
     pub idle: IdleRule,
 }
 

@@ -502,7 +502,7 @@ fn heal(lab: &mut Lab) {
     for _ in 0..100 {
         let ending: Vec<Token> = lab.state.attempts().map(|attempt| attempt.token).collect();
         if ending.is_empty() {
-            return;
+            return release_held(lab);
         }
         for token in ending {
             if lab.state.attempt(token).is_some() {
@@ -512,4 +512,13 @@ fn heal(lab: &mut Lab) {
     }
     let states: Vec<JobState> = lab.state.jobs().map(|job| job.state).collect();
     panic!("something lives for ever: {states:?}");
+}
+
+/// Jobs under which hosts were lost again and again wait for somebody to look at them.
+fn release_held(lab: &mut Lab) {
+    let held: Vec<JobId> =
+        lab.state.jobs().filter(|job| job.is_held_for_deaths()).map(|job| job.id).collect();
+    for job in held {
+        lab.adjust(user("t"), job, JobChange::Release);
+    }
 }

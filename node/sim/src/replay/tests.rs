@@ -229,3 +229,19 @@ fn a_file_is_read_as_it_was_written() {
     assert!(said.ends_with("expected u32 at line 3 column 16"), "{said}");
     std::fs::remove_file(&path).unwrap();
 }
+
+/// What was added to hosts' and queues' rows since, a file of then does not have.
+#[test]
+fn a_history_of_an_older_version_is_read() {
+    let mut newest = history(vec![host("a", 1)], vec![job(1, 0, 100)]);
+    newest.queues.push(rota_protocol::queue::QueueSpec::open("lab"));
+    let mut text: serde_json::Value =
+        serde_json::from_str(&newest.text().expect("it is written")).expect("and is JSON");
+    let mut take = |row: &str, name: &str| {
+        let row = text.pointer_mut(row).and_then(serde_json::Value::as_object_mut).expect("it has the row");
+        row.remove(name).expect("the newest version has the field");
+    };
+    take("/hosts/0/devices/0", "detail");
+    take("/queues/0", "idle");
+    assert_eq!(serde_json::from_value::<History>(text).expect("it is read"), newest);
+}

@@ -296,11 +296,10 @@ impl HostTable {
             for card in cards {
                 let held = host.used.devices.get(&card.uuid).map_or(0, DeviceUse::milli);
                 let more = u64::from(CARD_MILLI.saturating_sub(held));
-                match free.get_mut(&card.model) {
-                    Some(sum) => *sum += more,
-                    None => {
-                        free.insert(card.model.clone(), more);
-                    }
+                if let Some(sum) = free.get_mut(&card.model) {
+                    *sum += more;
+                } else {
+                    free.insert(card.model.clone(), more);
                 }
             }
         }
