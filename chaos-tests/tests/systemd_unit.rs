@@ -159,7 +159,12 @@ fn the_example_settings_are_toml_and_name_each_key_once() {
     uncommented.parse::<toml::Table>().expect("valid with every example taken");
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("rota.toml");
-    fs::write(&path, &uncommented).expect("writable");
+    // Settings are refused if a file that they name is not there: this one says what its comment shows.
+    let xids = dir.path().join("xids.txt");
+    fs::write(&xids, "79 node fallen off the bus\n").expect("writable");
+    let here = uncommented.replace("/etc/rota/xids.txt", xids.to_str().expect("a plain path"));
+    assert_ne!(here, uncommented, "the example names the file");
+    fs::write(&path, here).expect("writable");
     let all = AgentConfig::load(&path).expect("the agent takes it with every example taken");
     all.check().expect("and finds that its values go together");
     assert_eq!(all.sim_gpus.as_deref(), Some("8xH100:80GiB"));

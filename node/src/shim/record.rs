@@ -41,6 +41,13 @@ pub(crate) struct OwnRecord {
     len: u64,
 }
 
+/// Not left to the descriptor's end: a process that was forked meanwhile has the lock as well until it runs its program.
+impl Drop for OwnRecord {
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 impl OwnRecord {
     /// Makes the record of a token that was never used. `AlreadyExists` when it was.
     pub(crate) fn create(path: &Path, record: &ShimRecord) -> io::Result<Self> {
@@ -116,10 +123,17 @@ pub(crate) fn seal(path: &Path, exit: &ExitRecord) -> io::Result<Option<ExitReco
         Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
         Err(error) => return Err(error.into()),
     }
+    let sealed = seal_locked(&mut file, exit);
+    // As with an own record: a forked process would seem to keep it.
+    flock(&file, FlockOperation::Unlock)?;
+    sealed.map(Some)
+}
+
+fn seal_locked(file: &mut File, exit: &ExitRecord) -> io::Result<ExitRecord> {
     let mut bytes = Vec::new();
-    (&mut file).take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    Read::take(&mut *file, FILE_BYTES_MAX).read_to_end(&mut bytes)?;
     let (shim, end) = parse(&bytes);
-    if end.is_some() {
+    if let Some(end) = end {
         return Ok(end);
     }
     // Written from the start, so that a damaged tail does not hide the seal.
@@ -129,10 +143,10 @@ pub(crate) fn seal(path: &Path, exit: &ExitRecord) -> io::Result<Option<ExitReco
     }
     push(&mut whole, exit)?;
     file.set_len(0)?;
-    io::Seek::rewind(&mut file)?;
+    io::Seek::rewind(file)?;
     file.write_all(&whole)?;
     file.sync_data()?;
-    Ok(Some(exit.clone()))
+    Ok(exit.clone())
 }
 
 /// Path of a record in a folder.
@@ -239,6 +253,18 @@ mod tests {
         drop(own);
         assert_eq!(read(&path).unwrap(), Found { shim: Some(shim()), exit: Some(exit(3)), kept: false });
         assert_eq!(seal(&path, &exit(9)).unwrap(), Some(exit(3)), "the first end stays");
+    }
+
+    /// A process that is forked at any moment has all descriptors until it runs its program.
+    #[test]
+    fn a_record_that_was_let_go_is_kept_by_no_copy_of_its_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = record_path(dir.path(), Token(5));
+        let own = OwnRecord::create(&path, &shim()).unwrap();
+        let _copy = own.file.try_clone().unwrap();
+        drop(own);
+        assert!(!read(&path).unwrap().kept);
+        assert_eq!(seal(&path, &exit(9)).unwrap(), Some(exit(9)));
     }
 
     #[test]
