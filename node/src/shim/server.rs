@@ -64,11 +64,20 @@ fn tidy_after(dir: &std::ffi::OsStr, bases: &[PathBuf]) {
         if bases.iter().all(|base| !base.exists()) {
             return;
         }
-        // Where the folder is gone, nobody can be in it any more, and the lock would be looked for elsewhere.
-        let lock = std::env::set_current_dir(dir).is_ok();
-        tidy(bases, lock);
+        // A shim that was only just forked makes its groups in these folders; one that lives removes them itself at its end.
+        if !shims_live() {
+            // Where the folder is gone, nobody can be in it any more, and the lock would be looked for elsewhere.
+            let lock = std::env::set_current_dir(dir).is_ok();
+            tidy(bases, lock);
+        }
         std::thread::sleep(PAUSE);
     }
+}
+
+fn shims_live() -> bool {
+    use rustix::process::{WaitOptions, wait};
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+    matches!(wait(WaitOptions::NOHANG), Ok(None))
 }
 
 struct Server {
