@@ -88,12 +88,13 @@ pub(super) fn host_died(state: &mut State, step: &mut Step, id: HostId) {
             under.push((attempt.task.job, attempt.task.index));
         }
     }
+    let now_ms = step.now_ms;
     for (id, index) in under {
-        state.jobs.update(id, step.now_ms, |job| {
+        state.jobs.update(id, now_ms, |job| {
             let Some(ordinal) = job.ordinal(index) else {
                 return;
             };
-            if job.note_host_death(ordinal) && !job.cancel_asked {
+            if job.note_host_death(ordinal, now_ms) && !job.cancel_asked {
                 job.held = true;
                 job.toll.holds = true;
                 job.promise = None;

@@ -531,6 +531,32 @@ fn a_job_that_kills_its_hosts_is_held_after_three() {
     assert_eq!((lab.round(), view::job(&lab.state, job).expect("known").host_deaths), (1, 0));
 }
 
+/// Losses hold a job only if they come thick for what it stands on: not one a day, not three under a gang of eight.
+#[test]
+fn losses_that_need_no_culprit_hold_nobody() {
+    let day_ms = 24 * 3_600_000;
+    for (ask, apart_ms, losses, held) in [
+        ("cpus=1 retries=99", day_ms + 1, 10, false),
+        ("cpus=1 retries=99", 1, 3, true),
+        ("cpus=1 retries=99 gang=1..4", 1, 3, false),
+        ("cpus=1 retries=99 gang=1..4", 1, 4, true),
+    ] {
+        let mut lab = Lab::with(&["h1 cpus=1"]);
+        let (job, host) = (lab.submit(ask), HostId(2));
+        for time in 1..=losses {
+            assert_eq!(lab.round(), 1, "{ask}, time {time}");
+            let token = lab.state.attempts_on(host).next().expect("it runs").token;
+            lab.start(token);
+            lab.now_ms += apart_ms;
+            lab.expire(host);
+            let facts = lab.facts(host);
+            lab.register(host, facts, true);
+        }
+        let shown = view::job(&lab.state, job).expect("known");
+        assert_eq!(shown.held_for_deaths, held, "{ask}: {losses} losses");
+    }
+}
+
 /// S5: a host speaks of its own devices alone, and never in an operator's place; users have no say.
 #[test]
 fn nobody_speaks_for_another() {

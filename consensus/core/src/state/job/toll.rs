@@ -5,31 +5,45 @@ use crate::state::rare::Rare;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// So many hosts lost under one task, or one gang, hold its job.
+/// So many hosts lost under one task hold its job. A gang stands on many hosts, each of which may fail for reasons of its
+/// own: it is held by as many as it has parts, if they are more.
 pub const HOST_DEATHS_MAX: u16 = 3;
+/// After so long without one, in ms, earlier losses say nothing: what runs for months outlives many hosts.
+const FORGET_MS: u64 = 24 * 3_600_000;
 
 /// What a job has cost.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Toll {
     /// Hosts lost, by ordinal; those of a gang under the first.
-    deaths: Rare<BTreeMap<u32, u16>>,
+    deaths: Rare<BTreeMap<u32, Deaths>>,
     /// It is held because of them.
     pub(crate) holds: bool,
 }
 
+/// Hosts lost under one task or gang.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Deaths {
+    count: u16,
+    last_ms: u64,
+}
+
 impl Job {
     /// Notes that a host was lost under a task; true if there were too many of them.
-    pub(crate) fn note_host_death(&mut self, ordinal: u32) -> bool {
-        let ordinal = if self.spec.gang.is_some() { 0 } else { ordinal };
+    pub(crate) fn note_host_death(&mut self, ordinal: u32, now_ms: u64) -> bool {
+        let parts = self.spec.gang.as_ref().map(|gang| u16::try_from(gang.max).unwrap_or(u16::MAX));
+        let ordinal = if parts.is_some() { 0 } else { ordinal };
         let deaths = self.toll.deaths.entry(ordinal).or_default();
-        *deaths = deaths.saturating_add(1);
-        *deaths >= HOST_DEATHS_MAX
+        if now_ms.saturating_sub(deaths.last_ms) > FORGET_MS {
+            deaths.count = 0;
+        }
+        *deaths = Deaths { count: deaths.count.saturating_add(1), last_ms: now_ms };
+        deaths.count >= HOST_DEATHS_MAX.max(parts.unwrap_or(0))
     }
 
     /// The most hosts that were lost under one of its tasks.
     #[must_use]
     pub fn host_deaths(&self) -> u16 {
-        self.toll.deaths.values().copied().max().unwrap_or(0)
+        self.toll.deaths.values().map(|deaths| deaths.count).max().unwrap_or(0)
     }
 
     /// It is held because too many hosts were lost under it.
