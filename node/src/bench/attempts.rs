@@ -29,7 +29,11 @@ const CGROUP_WORD: &str = "rota";
 /// The host does not start, or a task does not succeed.
 pub async fn run(args: &BenchAttemptsArgs) -> Result<Figures, LabError> {
     let floor_before = fork_exec_per_s(args.tasks.min(1_000))?;
-    let mut bench = BenchLab::start(1, |options| options.cpus = Some(args.slots.to_string())).await?;
+    let mut bench = BenchLab::start(1, |options| {
+        options.cpus = Some(args.slots.to_string());
+        options.config = args.isolation.as_ref().map(|word| format!("isolation = {word:?}\n"));
+    })
+    .await?;
     let lab = bench.lab();
     let agent = lab.peers[0].pid().unwrap_or_default();
     let (socket, dir) = (lab.peers[0].socket(), lab.peers[0].dir.clone());

@@ -231,6 +231,9 @@ pub struct BenchAttemptsArgs {
     /// CPUs that the host offers, so that many attempts run at once
     #[arg(long, default_value_t = 64)]
     pub slots: u32,
+    /// How far they are kept apart: full, basic or none [default: full]
+    #[arg(long)]
+    pub isolation: Option<String>,
     /// Figures as one JSON document
     #[arg(long)]
     pub json: bool,

@@ -240,7 +240,7 @@ fn commands_of_the_cluster_itself_are_read() {
         "bench submit --peers 3 --clients 8 --batch 100 --seconds 2 --json",
         "bench launch --runs 10",
         "bench burst --tasks 10",
-        "bench attempts --tasks 10 --slots 8",
+        "bench attempts --tasks 10 --slots 8 --isolation none",
         "bench failover --kills 2",
         "bench idle",
         "cluster status --stale",
