@@ -7,7 +7,7 @@ use super::order::order;
 use super::returning::Returning;
 use super::{attempt, stains};
 use crate::io::clock;
-use crate::logic::attempts::{end_word, never_ran};
+use crate::logic::attempts::end_word;
 use crate::logic::cards::{Cards, Gate};
 use crate::logic::gang;
 use crate::logic::outbox::Outbox;
@@ -163,7 +163,7 @@ fn took_note(state: &mut State, note: ShimNote) {
         ShimNote::Ended { record } => ended(state, record),
         ShimNote::LaunchFailed { token, reason } => {
             metrics::counter!(crate::meters::LAUNCHES_FAILED).increment(1);
-            ended(state, never_ran(token, AttemptEnd::LaunchFailed { reason }));
+            ended(state, ExitRecord::never_ran(token, AttemptEnd::LaunchFailed { reason }));
         }
         ShimNote::Stuck { token, left } => stains::stuck(&state.node, &state.cards, token, left),
         ShimNote::EpilogFailed { token, reason } => {
@@ -310,7 +310,7 @@ async fn carry_out(
             };
             if let Some(reason) = state.node.sick(&order.devices) {
                 // Granted before the log heard of it: it goes back, and neither the job nor the host is blamed.
-                ended(state, never_ran(token, AttemptEnd::DeviceFault { reason }));
+                ended(state, ExitRecord::never_ran(token, AttemptEnd::DeviceFault { reason }));
                 return Ok(());
             }
             let patience_ms = u64::from(order.kill_budget_ms);

@@ -7,9 +7,8 @@ use super::context::{Context, tell};
 use super::failure::{Failure, STATUS_INTERRUPTED};
 use super::follow::{JobWatch, Output, Piece, Wanted};
 use super::job_args::Here;
-use super::run::{RunArgs, cancel, status};
+use super::run::{RunArgs, accept_to_watch, cancel, status};
 use super::sit::{Left, Seat, is_passing};
-use super::submit::{Handed, accept, tell_notes};
 use super::terminal::{is_person, size};
 use clap::Args;
 use rota_protocol::api::{ApiRequest, OutputStream};
@@ -103,17 +102,7 @@ pub async fn run_on_terminal(
     if let Some(term) = here.var(b"TERM").filter(|_| !spec.env.iter().any(|(name, _)| name == b"TERM")) {
         spec.env.push((b"TERM".to_vec(), term.as_bytes().to_vec()));
     }
-    let job = match accept(context, spec).await? {
-        Handed::Over(answer) => {
-            tell_notes(&answer);
-            answer.job
-        }
-        Handed::ThenInterrupted(job) => {
-            cancel(&context.client, job).await?;
-            tell(&format!("interrupted; job {job} was accepted and is cancelled"));
-            return Err(Failure::Quiet(STATUS_INTERRUPTED));
-        }
-    };
+    let job = accept_to_watch(context, spec).await?;
     let mut seat = seat(context, job, 0, MAIN_SESSION, hold_ms);
     let mut watch = JobWatch::new(&context.client, job, None);
     let mut output = Output::new(&context.client, Wanted::all(job, OutputStream::Stdout), None);

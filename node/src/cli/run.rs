@@ -20,7 +20,7 @@ use crate::parse::time::duration_text;
 use clap::Args;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness, OutputStream};
-use rota_protocol::job::{AttemptEnd, JobState};
+use rota_protocol::job::{AttemptEnd, JobSpec, JobState};
 use rota_protocol::view::{JobRow, JobView};
 use rota_protocol::{ErrorCode, JobId, PublicError};
 use std::cell::{Cell, RefCell};
@@ -88,17 +88,7 @@ pub async fn run(context: &Context, args: &RunArgs) -> Result<u8, Failure> {
         return interactive::run_on_terminal(context, spec, args.kill_on_disconnect, &here).await;
     }
     let mut signals = Signals::new()?;
-    let job = match accept(context, spec).await? {
-        Handed::Over(answer) => {
-            tell_notes(&answer);
-            answer.job
-        }
-        Handed::ThenInterrupted(job) => {
-            cancel(&context.client, job).await?;
-            tell(&format!("interrupted; job {job} was accepted and is cancelled"));
-            return Err(Failure::Quiet(STATUS_INTERRUPTED));
-        }
-    };
+    let job = accept_to_watch(context, spec).await?;
     if args.verbose {
         tell(&format!("job {job}"));
     }
@@ -271,6 +261,24 @@ impl Attached<'_> {
             moved.set(moved.get() + bytes.len() as u64);
         }
         Ok(())
+    }
+}
+
+/// Submits a job whose output is to be watched here: an interrupt that comes before its acceptance ends it.
+///
+/// # Errors
+/// Refused, or interrupted.
+pub(super) async fn accept_to_watch(context: &Context, spec: JobSpec) -> Result<JobId, Failure> {
+    match accept(context, spec).await? {
+        Handed::Over(answer) => {
+            tell_notes(&answer);
+            Ok(answer.job)
+        }
+        Handed::ThenInterrupted(job) => {
+            cancel(&context.client, job).await?;
+            tell(&format!("interrupted; job {job} was accepted and is cancelled"));
+            Err(Failure::Quiet(STATUS_INTERRUPTED))
+        }
     }
 }
 

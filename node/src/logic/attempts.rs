@@ -6,7 +6,6 @@
 
 use rota_core::{Job, State};
 use rota_protocol::job::{AttemptEnd, EndReason};
-use rota_protocol::spool::ExitRecord;
 use rota_protocol::{HostId, JobId, TaskId, Token};
 
 /// One attempt.
@@ -87,12 +86,6 @@ pub fn end_word(end: &AttemptEnd) -> &'static str {
         AttemptEnd::Idle { .. } => "idle",
         AttemptEnd::Fenced | AttemptEnd::Lost | AttemptEnd::Vanished { .. } => "lost",
     }
-}
-
-/// The record of an attempt that had no process.
-#[must_use]
-pub fn never_ran(token: Token, end: AttemptEnd) -> ExitRecord {
-    ExitRecord::never_ran(token, end)
 }
 
 /// The known attempts of a task, oldest first.
