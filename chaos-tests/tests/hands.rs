@@ -4,26 +4,14 @@
 // Helpers of tests: what cannot be set up should stop the test where it stands.
 #![allow(clippy::unwrap_used)]
 
-use rota_chaos::real::Bench;
+mod machine;
+
+use machine::with_bench;
 use rota_chaos::real::hands;
 use rota_chaos::real::row::Outcome;
-use std::sync::Mutex;
-
-/// One cluster at a time.
-static MACHINE: Mutex<()> = Mutex::new(());
 
 fn row(id: &str, rounds: usize) {
-    let _alone = MACHINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let dir = tempfile::tempdir().unwrap();
-    let rounds = std::env::var("ROTA_REAL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(rounds);
-    let bench = Bench {
-        exe: env!("CARGO_BIN_EXE_rota-chaos").into(),
-        exe_args: vec!["rota".into()],
-        dir: dir.path().to_owned(),
-        rounds,
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let row = runtime.block_on(hands::row(id, &bench)).unwrap();
+    let row = with_bench(rounds, async |bench| hands::row(id, bench).await).unwrap();
     println!("{}", row.lines());
     if let Some(why) = &row.skipped {
         println!("NOT EXERCISED: {id}: {why}");

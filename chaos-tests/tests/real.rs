@@ -6,26 +6,15 @@
 // Helpers of tests: what cannot be set up should stop the test where it stands.
 #![allow(clippy::unwrap_used)]
 
-use rota_chaos::real::report::Verdict;
-use rota_chaos::real::{Bench, run};
-use std::sync::Mutex;
+mod machine;
 
-/// One cluster at a time.
-static MACHINE: Mutex<()> = Mutex::new(());
+use machine::with_bench;
+use rota_chaos::real::report::Verdict;
+use rota_chaos::real::run;
 
 fn scenario(name: &str, rounds: usize) {
-    let _alone = MACHINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let dir = tempfile::tempdir().unwrap();
-    let rounds = std::env::var("ROTA_REAL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(rounds);
-    let bench = Bench {
-        exe: env!("CARGO_BIN_EXE_rota-chaos").into(),
-        exe_args: vec!["rota".into()],
-        dir: dir.path().to_owned(),
-        rounds,
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let report =
-        runtime.block_on(run(name, &bench)).unwrap_or_else(|error| panic!("{name}: the lab failed: {error}"));
+    let report = with_bench(rounds, async |bench| run(name, bench).await)
+        .unwrap_or_else(|error| panic!("{name}: the lab failed: {error}"));
     println!("{}", report.line());
     assert_eq!(report.verdict, Verdict::Pass, "{}", report.line());
 }
