@@ -145,6 +145,11 @@ fn r039_gangs_meet_where_there_is_only_ipv6() {
 }
 
 #[test]
+fn r039_gangs_meet_past_a_bridge_that_is_listed_first() {
+    scenario("R039-bridge", 1);
+}
+
+#[test]
 fn r041_a_gang_shrinks_and_grows() {
     scenario("R041", 1);
 }

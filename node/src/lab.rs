@@ -28,6 +28,15 @@ pub struct PeerPorts {
     pub advertise: u16,
 }
 
+/// A network namespace in which one host of a lab lives, in place of loopback.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetSpace {
+    /// Its file, as `ip netns add` leaves it.
+    pub file: PathBuf,
+    /// The address there at which the other hosts reach it.
+    pub addr: String,
+}
+
 /// How a lab's hosts look.
 #[derive(Debug, Clone)]
 pub struct LabOptions {
@@ -57,6 +66,8 @@ pub struct LabOptions {
     pub config: Option<String>,
     /// Hosts know each other by `[::1]` alone.
     pub ipv6: bool,
+    /// Network namespaces of the hosts, in order; hosts beyond them are on loopback.
+    pub spaces: Vec<NetSpace>,
 }
 
 impl LabOptions {
@@ -79,6 +90,7 @@ impl LabOptions {
             ports: Vec::new(),
             config: None,
             ipv6: false,
+            spaces: Vec::new(),
         })
     }
 }
@@ -207,15 +219,30 @@ impl Lab {
     }
 
     fn listen(&self, number: usize) -> String {
-        format!("{}:{}", self.loopback(), self.peers[number].port)
+        format!("{}:{}", self.addr(number), self.peers[number].port)
     }
 
     fn advertise(&self, number: usize) -> String {
-        format!("{}:{}", self.loopback(), self.peers[number].advertise)
+        format!("{}:{}", self.addr(number), self.peers[number].advertise)
     }
 
-    fn loopback(&self) -> &'static str {
-        if self.options.ipv6 { "[::1]" } else { "127.0.0.1" }
+    fn addr(&self, number: usize) -> &str {
+        let loopback = if self.options.ipv6 { "[::1]" } else { "127.0.0.1" };
+        self.options.spaces.get(number).map_or(loopback, |space| &space.addr)
+    }
+
+    /// The program, run in a host's network namespace if it has one. It keeps the process id of what is started.
+    fn program(&self, number: usize) -> Command {
+        let mut command = match self.options.spaces.get(number) {
+            Some(space) => {
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net={}", space.file.display())).arg(&self.options.exe);
+                command
+            }
+            None => Command::new(&self.options.exe),
+        };
+        command.args(&self.options.exe_args);
+        command
     }
 
     async fn join(&mut self, number: usize) -> Result<(), LabError> {
@@ -225,7 +252,7 @@ impl Lab {
         let advertise = self.advertise(number);
         let mut join = vec!["join", &first, "--token", &secret, "--data-dir", &dir, "--name", &name];
         join.extend(["--listen", &listen, "--advertise", &advertise]);
-        self.rota(&join).await?;
+        self.rota_at(number, &join).await?;
         self.spawn(number)
     }
 
@@ -247,8 +274,13 @@ impl Lab {
     /// # Errors
     /// It fails; its output is told.
     pub async fn rota(&self, args: &[&str]) -> Result<String, LabError> {
-        let mut command = tokio::process::Command::new(&self.options.exe);
-        command.args(&self.options.exe_args).args(args).stdin(Stdio::null());
+        self.rota_at(usize::MAX, args).await
+    }
+
+    /// The same where a host is; beyond all hosts is here.
+    async fn rota_at(&self, number: usize, args: &[&str]) -> Result<String, LabError> {
+        let mut command = tokio::process::Command::from(self.program(number));
+        command.args(args).stdin(Stdio::null());
         let output = command.output().await.map_err(io("cannot run rota"))?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         if output.status.success() {
@@ -263,15 +295,15 @@ impl Lab {
     /// # Errors
     /// The program cannot be started.
     pub fn spawn(&mut self, number: usize) -> Result<(), LabError> {
-        let (options, listen, advertise) = (&self.options, self.listen(number), self.advertise(number));
-        let peer = &mut self.peers[number];
+        let (listen, advertise) = (self.listen(number), self.advertise(number));
+        let mut command = self.program(number);
+        let (options, peer) = (&self.options, &mut self.peers[number]);
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(peer.dir.join("agent.log"))
             .map_err(io("cannot open agent.log"))?;
-        let mut command = Command::new(&options.exe);
-        command.args(&options.exe_args).arg("agent").arg("--data-dir").arg(&peer.dir);
+        command.arg("agent").arg("--data-dir").arg(&peer.dir);
         command.args(["--listen", &listen, "--advertise", &advertise, "--http-listen", "off"]);
         command.args(["--profile", &options.profile]);
         if let Some(config) = &options.config {

@@ -4,6 +4,7 @@
 use super::Bench;
 use super::gang_loss::show;
 use super::report::Report;
+use super::spaces::Spaces;
 use rota_core::state::attempt::{GANG_PORT_BLOCKS, GANG_PORT_FIRST, PORTS_OF_A_GANG};
 use rota_node::lab::{Lab, LabError};
 use rota_node::lab_work::{Stubborn, shell_job, with_gpus};
@@ -120,10 +121,7 @@ async fn state_of(client: &mut Stubborn, jobs: &[JobId]) -> Result<Vec<String>, 
 pub(super) async fn at_a_port_of_its_own(bench: &Bench, ipv6: bool) -> Result<Report, LabError> {
     let (name, addr) = if ipv6 { ("R039-6", "::1") } else { ("R039", "127.0.0.1") };
     if ipv6 && TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
-        // Past the capture of the harness, behind what is there: it must be seen that nothing was checked.
-        let stderr = std::fs::OpenOptions::new().append(true).open("/dev/stderr");
-        let _ = stderr.and_then(|mut stderr| writeln!(stderr, "SKIPPED: {name}: this machine has no IPv6"));
-        return Ok(Report::of(name, 0, &[]));
+        return Ok(skipped(name, "this machine has no IPv6"));
     }
     let lab = bench.lab(name, 3, |options| options.ipv6 = ipv6).await?;
     let scene = Scene::new(&bench.dir.join(name))?;
@@ -207,4 +205,41 @@ async fn taken(
     }
     violations.extend(agreed(&good, job, addr));
     Ok((violations, failed))
+}
+
+/// R039: hosts that have a bridge before the interface at which the others reach them, with the same address on all.
+pub(super) async fn behind_a_bridge(bench: &Bench) -> Result<Report, LabError> {
+    const NAME: &str = "R039-bridge";
+    let spaces = match Spaces::new(PARTS as usize) {
+        Ok(spaces) => spaces,
+        Err(why) => return Ok(skipped(NAME, &why)),
+    };
+    let lab = bench.lab(NAME, PARTS as usize, |options| options.spaces = spaces.all()).await?;
+    let scene = Scene::new(&bench.dir.join(NAME))?;
+    let mut violations = Vec::new();
+    let mut reached = BTreeSet::new();
+    for _ in 0..bench.rounds {
+        let mut client = Stubborn::new(&lab, 0);
+        let job = client.submit(scene.gang("bridged", "")).await?;
+        violations.extend(state_of(&mut client, &[job]).await?);
+        let starts = scene.of(job);
+        let parts: Vec<&Told> = starts.values().flatten().collect();
+        let mut hosts: Vec<&str> = parts.first().map_or(Vec::new(), |part| part.hosts.split(',').collect());
+        let same =
+            parts.iter().all(|part| part.hosts == parts[0].hosts && Some(&&*part.addr) == hosts.first());
+        reached.extend(hosts.iter().map(|host| (*host).to_owned()));
+        hosts.sort_unstable();
+        let expected: Vec<String> = spaces.all().into_iter().map(|space| space.addr).collect();
+        if starts.len() != 1 || parts.len() != PARTS as usize || !same || hosts != expected {
+            violations.push(format!("job {job} was told {parts:?}"));
+        }
+    }
+    Ok(Report::of(NAME, bench.rounds, &violations).figure("hosts_reached", reached.len() as u64, None))
+}
+
+/// Past the capture of the harness, behind what is there: it must be seen that nothing was checked.
+fn skipped(name: &str, why: &str) -> Report {
+    let stderr = std::fs::OpenOptions::new().append(true).open("/dev/stderr");
+    let _ = stderr.and_then(|mut stderr| writeln!(stderr, "SKIPPED: {name}: {why}"));
+    Report::of(name, 0, &[])
 }

@@ -27,6 +27,7 @@ pub mod reboot;
 pub mod report;
 pub mod row;
 pub mod sessions;
+mod spaces;
 mod traffic;
 mod tty;
 pub mod unkillable;
@@ -103,9 +104,34 @@ fn budget(name: &str, default: u64) -> u64 {
 }
 
 /// Names of all scenarios, by fault id, in the order in which they run.
-pub const SCENARIOS: [&str; 26] = [
-    "P1", "P2", "P3", "P4", "P6", "P7", "P8", "P11", "R9", "R054", "N1", "N3", "N5", "N7", "N11", "R064",
-    "T9", "R055", "R056", "R058", "R060", "T3", "T4", "R039", "R039-6", "R041",
+pub const SCENARIOS: [&str; 27] = [
+    "P1",
+    "P2",
+    "P3",
+    "P4",
+    "P6",
+    "P7",
+    "P8",
+    "P11",
+    "R9",
+    "R054",
+    "N1",
+    "N3",
+    "N5",
+    "N7",
+    "N11",
+    "R064",
+    "T9",
+    "R055",
+    "R056",
+    "R058",
+    "R060",
+    "T3",
+    "T4",
+    "R039",
+    "R039-6",
+    "R039-bridge",
+    "R041",
 ];
 
 /// Runs one scenario.
@@ -145,6 +171,7 @@ async fn scenario(name: &str, bench: &Bench) -> Result<Report, LabError> {
         "T4" => gang_loss::leader_killed_at_the_start(bench).await,
         "R039" => gang_meets::at_a_port_of_its_own(bench, false).await,
         "R039-6" => gang_meets::at_a_port_of_its_own(bench, true).await,
+        "R039-bridge" => gang_meets::behind_a_bridge(bench).await,
         "R041" => gang_size::shrinks_and_grows(bench).await,
         other => Ok(Report::new(other, Verdict::Fail(format!("no such scenario; there are {SCENARIOS:?}")))),
     }

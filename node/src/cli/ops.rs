@@ -262,6 +262,9 @@ pub struct BenchIdleArgs {
     /// Hosts
     #[arg(long, default_value_t = 3)]
     pub peers: usize,
+    /// Jobs, each with an ask of its own, that wait behind taken cards
+    #[arg(long, default_value_t = 0)]
+    pub waiting: u32,
     /// How long, in seconds
     #[arg(long, default_value_t = 10)]
     pub seconds: u64,

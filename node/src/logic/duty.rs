@@ -3,7 +3,7 @@
 
 use super::idle::{Act, Holder, IdleWatch, Signs};
 use super::reclaim::{CardLook, Left, Next, Reclaim};
-use super::strangers::{Seen, Sight, Strangers, Whose};
+use super::strangers::{CardSeen, Seen, Sight, Strangers, Whose};
 use super::vram::{Use, VramWatch};
 use rota_protocol::care::{HostCause, IdleRule, Release};
 use rota_protocol::{DeviceUuid, TaskId, Token};
@@ -20,19 +20,6 @@ pub struct Rules {
     pub vram_warns: bool,
     /// How much above the ask does not count, in MiB.
     pub vram_slack_mib: u64,
-}
-
-/// One card at one look, each process with whose it is.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct CardSeen {
-    /// Processes; none if the driver did not answer.
-    pub processes: Option<Vec<Seen>>,
-    /// Memory in use, in MiB.
-    pub used_mib: Option<u64>,
-    /// All of its memory, in MiB.
-    pub total_mib: Option<u64>,
-    /// Its load, in permille.
-    pub busy_permille: Option<u16>,
 }
 
 /// An attempt that the log has on this host.
@@ -177,8 +164,7 @@ impl Duty {
             // What is on its way back is judged there.
             let returning = self.returns.iter().filter(|(_, returning)| returning.cards.contains_key(uuid));
             let held = granted.map(|(token, _)| *token).chain(returning.map(|(token, _)| *token)).collect();
-            let CardSeen { processes, used_mib, total_mib, .. } = card.clone();
-            (uuid.clone(), Sight { processes, used_mib, total_mib, held })
+            (uuid.clone(), Sight { card: card.clone(), held })
         };
         let sights = cards.iter().map(sight).collect();
         let own = |token: &Token| {

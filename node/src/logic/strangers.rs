@@ -45,15 +45,24 @@ pub struct Seen {
     pub whose: Whose,
 }
 
-/// One look at one card.
+/// One card at one look, each process with whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Sight {
+pub struct CardSeen {
     /// Processes; none if the driver did not answer.
     pub processes: Option<Vec<Seen>>,
     /// Memory in use, in MiB.
     pub used_mib: Option<u64>,
     /// All of its memory, in MiB.
     pub total_mib: Option<u64>,
+    /// Its load, in permille.
+    pub busy_permille: Option<u16>,
+}
+
+/// A card, and who may be on it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Sight {
+    /// What was seen.
+    pub card: CardSeen,
     /// Attempts that the log, or this host, still has on it.
     pub held: BTreeSet<Token>,
 }
@@ -99,7 +108,7 @@ impl Strangers {
         let mut trespasses = BTreeSet::new();
         for (uuid, sight) in sights {
             let card = self.cards.entry(uuid.clone()).or_default();
-            let Some(processes) = &sight.processes else { continue };
+            let Some(processes) = &sight.card.processes else { continue };
             card.learn(sight, processes.is_empty());
             let left = card.strangers(sight, processes, now_ms);
             card.judge(uuid, sight, left, now_ms);
@@ -131,8 +140,8 @@ impl Strangers {
 impl Card {
     /// The idle card's memory is the least that was seen while nobody was there; what is too much for that is a leak.
     fn learn(&mut self, sight: &Sight, is_empty: bool) {
-        let fair = BASELINE_MIB_MAX.max(sight.total_mib.unwrap_or(0) / 32);
-        if let Some(used) = sight.used_mib.filter(|used| is_empty && *used <= fair) {
+        let fair = BASELINE_MIB_MAX.max(sight.card.total_mib.unwrap_or(0) / 32);
+        if let Some(used) = sight.card.used_mib.filter(|used| is_empty && *used <= fair) {
             self.baseline_mib = Some(self.baseline_mib.map_or(used, |known| known.min(used)));
         }
     }
@@ -167,8 +176,8 @@ impl Card {
     }
 
     fn judge(&mut self, uuid: &DeviceUuid, sight: &Sight, left: Vec<Left>, now_ms: u64) {
-        let nobody = sight.held.is_empty() && sight.processes.as_ref().is_some_and(Vec::is_empty);
-        let over = sight.used_mib.unwrap_or(0).saturating_sub(self.baseline_mib.unwrap_or(0));
+        let nobody = sight.held.is_empty() && sight.card.processes.as_ref().is_some_and(Vec::is_empty);
+        let over = sight.card.used_mib.unwrap_or(0).saturating_sub(self.baseline_mib.unwrap_or(0));
         self.leaks_since = if nobody && over > SLACK_MIB { self.leaks_since.or(Some(now_ms)) } else { None };
         let leaks = self.leaks_since.is_some_and(|since| now_ms.saturating_sub(since) >= LEAK_MS);
         let (reason, pids) = if !left.is_empty() {
@@ -201,12 +210,13 @@ mod tests {
 
     fn sight(used_mib: u64, processes: &[(u32, Whose)], held: &[u64]) -> Sight {
         let seen = |(pid, whose): &(u32, Whose)| Seen { pid: *pid, mib: Some(1_024), whose: whose.clone() };
-        Sight {
+        let card = CardSeen {
             processes: Some(processes.iter().map(seen).collect()),
             used_mib: Some(used_mib),
             total_mib: Some(80 << 10),
-            held: held.iter().map(|token| Token(*token)).collect(),
-        }
+            busy_permille: None,
+        };
+        Sight { card, held: held.iter().map(|token| Token(*token)).collect() }
     }
 
     fn look(strangers: &mut Strangers, sight: Sight, now_ms: u64) -> Option<String> {

@@ -2,8 +2,7 @@
 
 use super::whose::{Roots, whose};
 use crate::io::proc;
-use crate::logic::duty::CardSeen;
-use crate::logic::strangers::{Seen, Whose};
+use crate::logic::strangers::{CardSeen, Seen, Whose};
 use rota_protocol::device::{DeviceFacts, DeviceReading};
 use rota_protocol::{DeviceUuid, Token};
 use std::collections::BTreeMap;

@@ -2,8 +2,8 @@
 
 use super::mps;
 use super::series::{JobSeries, JobUse};
-use crate::logic::duty::{CardSeen, Granted, memory_of};
-use crate::logic::strangers::Whose;
+use crate::logic::duty::{Granted, memory_of};
+use crate::logic::strangers::{CardSeen, Whose};
 use crate::node::Node;
 use rota_core::state::attempt::Attempt;
 use rota_protocol::job::AttemptState;
