@@ -17,7 +17,7 @@ use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::{ClusterId, HostId};
 use rustix::process::{Pid, Signal};
 use std::net::UdpSocket;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
