@@ -130,6 +130,7 @@ impl Actor for Devices {
 
 async fn look(myself: &ActorRef<Msg>, state: &mut State) -> Result<(), ActorProcessingErr> {
     let mut facts = state.inventory.refresh().await;
+    state.node.shims.place().looked_at();
     paint(state, &mut facts);
     let stuck = u32::try_from(state.inventory.stuck()).unwrap_or(u32::MAX);
     metrics::gauge!(crate::meters::PROBES_STUCK).set(f64::from(stuck));

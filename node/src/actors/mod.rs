@@ -21,4 +21,5 @@ mod returning;
 pub mod root;
 pub mod scheduler;
 mod stains;
+mod telling;
 pub mod warden;

@@ -5,28 +5,26 @@
 
 use super::order::order;
 use super::returning::Returning;
-use super::{attempt, stains};
+use super::{attempt, stains, telling};
 use crate::io::clock;
 use crate::logic::attempts::end_word;
 use crate::logic::cards::{Cards, Gate};
 use crate::logic::gang;
+use crate::logic::gather::Gather;
 use crate::logic::outbox::Outbox;
 use crate::logic::reconcile::{Action, Desired, Local, LocalState, reconcile};
 use crate::node::Node;
 use crate::shim::ShimNote;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use rota_protocol::care::Release;
-use rota_protocol::command::{Command, Proposal};
-use rota_protocol::ids::{DeviceUuid, HostId, JobId, RequestId, Token};
-use rota_protocol::job::{Actor as Author, AttemptEnd};
-use rota_protocol::report::{AttemptFact, AttemptReport};
+use rota_protocol::ids::{DeviceUuid, HostId, JobId, Token};
+use rota_protocol::job::AttemptEnd;
+use rota_protocol::report::AttemptFact;
 use rota_protocol::spool::ExitRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// How long one batch of reports may take to commit before it is told again.
-const REPORT_DEADLINE: Duration = Duration::from_millis(5_000);
 /// Pause before facts are told again that could not be.
 const REPORT_PAUSE: Duration = Duration::from_millis(50);
 /// How often both sides are compared although nothing says that they differ.
@@ -62,6 +60,7 @@ pub struct State {
     cards: Cards,
     actors: BTreeMap<Token, ActorRef<attempt::Msg>>,
     outbox: Outbox,
+    gather: Gather,
     /// What parts of elastic gangs were told of their gangs.
     rosters: BTreeMap<Token, String>,
     /// What is over and whose cards the warden gives back: its end is told when they are.
@@ -85,6 +84,7 @@ impl Actor for Reconciler {
             cards,
             actors,
             outbox: Outbox::new(),
+            gather: Gather::default(),
             rosters,
             returning: Returning::default(),
         })
@@ -123,9 +123,7 @@ impl Actor for Reconciler {
                 state.cards.left(token);
             }
         }
-        if let Some(batch) = state.outbox.next_batch() {
-            tell_log(&myself, &state.node, batch);
-        }
+        tell_waiting(&myself, state);
         Ok(())
     }
 
@@ -374,19 +372,22 @@ async fn actor<'a>(
     })
 }
 
-fn tell_log(myself: &ActorRef<Msg>, node: &Arc<Node>, reports: Vec<AttemptReport>) {
-    let (myself, node) = (myself.clone(), Arc::clone(node));
-    tokio::spawn(async move {
-        let command = Command::Report { host: node.host, reports };
-        let proposal = Proposal { request: RequestId::NONE, actor: Author::system(), command };
-        let told = match node.consensus.propose(vec![proposal], REPORT_DEADLINE).await {
-            Ok(_) => true,
-            Err(error) => {
-                tracing::warn!(%error, "reports were not committed; they are told again");
-                false
-            }
-        };
-        // The actor behind may have been restarted; its successor finds the same facts with the shims.
-        let _ = myself.cast(Msg::Reported(told));
-    });
+/// Tells what waits, now or a little later.
+fn tell_waiting(myself: &ActorRef<Msg>, state: &mut State) {
+    let waiting = state.outbox.ready();
+    if waiting == 0 {
+        return;
+    }
+    let now_ms = clock::boottime_ms();
+    match state.gather.pause_ms(waiting, state.local.len(), now_ms) {
+        0 => {
+            let Some(batch) = state.outbox.next_batch() else { return };
+            state.gather.told(now_ms);
+            telling::tell_log(myself, &state.node, batch);
+        }
+        pause_ms if state.gather.looks_again(now_ms + pause_ms, now_ms) => {
+            myself.send_after(Duration::from_millis(pause_ms), || Msg::Tell);
+        }
+        _ => {}
+    }
 }

@@ -9,6 +9,7 @@ use crate::io::proc;
 use crate::io::usage::{cpu_ms, private_kib, rss_kib};
 use crate::lab::{LabError, Peer};
 use crate::lab_work::{Stubborn, as_array, shell_job, true_job};
+use crate::shim::cage::SPARE;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -67,6 +68,7 @@ pub async fn run(args: &BenchAttemptsArgs) -> Result<Figures, LabError> {
     figures.count("leaked_fds", after.fds.saturating_sub(before.fds));
     figures.count("leaked_files", after.files.saturating_sub(before.files));
     figures.count("kept_records", kept_records(&dir));
+    figures.count("kept_cgroups", spare_cgroups(Path::new(CGROUP_ROOT)));
     figures.count("leaked_cgroups", after.cgroups.saturating_sub(before.cgroups));
     Ok(figures)
 }
@@ -150,13 +152,27 @@ fn kept_records(dir: &Path) -> u64 {
     all.map_or(0, |all| all.flatten().filter(|entry| by_rule(Path::new(&entry.file_name()))).count() as u64)
 }
 
+/// Control groups that are kept by rule for the next attempts, up to a number.
+fn spare_cgroups(dir: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    let folders = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders
+        .map(|entry| {
+            let is_spare = entry.file_name().to_string_lossy().starts_with(SPARE);
+            if is_spare { 1 } else { spare_cgroups(&entry.path()) }
+        })
+        .sum()
+}
+
 /// Control groups that bear Rota's name, or lie below one that does.
 fn cgroups(dir: &Path, ours: bool) -> u64 {
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
     let folders = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     folders
         .map(|entry| {
-            let ours = ours || entry.file_name().to_string_lossy().contains(CGROUP_WORD);
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let ours = (ours || name.contains(CGROUP_WORD)) && !name.starts_with(SPARE);
             u64::from(ours) + cgroups(&entry.path(), ours)
         })
         .sum()

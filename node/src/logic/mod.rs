@@ -12,6 +12,7 @@ pub mod dirt;
 pub mod duty;
 pub mod env;
 pub mod gang;
+pub mod gather;
 pub mod health;
 pub mod idle;
 pub mod lease;

@@ -118,6 +118,15 @@ impl Outbox {
         self.beside.retain(|report| report.token != token);
     }
 
+    /// How many facts the next batch would carry, were there room for all; 0 while one is under way.
+    #[must_use]
+    pub fn ready(&self) -> usize {
+        match self.under_way.is_empty() && self.beside_under_way.is_empty() {
+            true => self.waiting.len() + self.beside.len(),
+            false => 0,
+        }
+    }
+
     /// How many facts the log does not have yet.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -3,13 +3,13 @@
 
 mod attend;
 
-use super::cage::{Groups, bases_of, end_with, tidy};
+use super::cage::{Groups, Spare, bases_of, end_with, tidy};
 use super::conclude::conclude;
 use super::course;
 use super::lease_file::LeaseReader;
 use super::notes::Notes;
 use super::processes::{Processes, Reaped};
-use super::program::{Birth, NotRun, Streams as Io, launch_failed, run_program};
+use super::program::{Birth, NotRun, Streams as Io, is_own, launch_failed, run_program};
 use super::record::{OwnRecord, record_name};
 use super::sessions::Sessions;
 use super::streams::{Streams, give_input, take_input_back};
@@ -131,7 +131,8 @@ impl<'a, 'l> Keeper<'a, 'l> {
             stderr: if terminal { &stdout_end } else { &stderr_end },
             terminal,
         };
-        let mut groups = Groups::make(&order.cage).map_err(|reason| (launch_failed(reason), 0))?;
+        let spare = inherited.number.map(|number| Spare { number, own: is_own(order) });
+        let mut groups = Groups::make(&order.cage, spare).map_err(|reason| (launch_failed(reason), 0))?;
         let birth = Birth { groups: &groups, beside: None };
         let main = run_program(order, inherited.oom_default, birth, io).map_err(|failed| {
             groups.leave(kill_budget_ms, |_| ());

@@ -4,6 +4,7 @@
 use super::cage::{self, Groups};
 use crate::io::ffi::cage::Steps;
 use crate::io::ffi::{self, CStrings, Stage, Start, StartError};
+use rota_protocol::cage::Isolation;
 use rota_protocol::job::AttemptEnd;
 use rota_protocol::limits::REASON_BYTES_MAX;
 use rota_protocol::spool::LaunchOrder;
@@ -11,6 +12,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use std::ffi::CString;
+use std::sync::atomic::Ordering;
 
 /// Where programs are searched when the task's environment has no `PATH`.
 const PATH_DEFAULT: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
@@ -98,7 +100,7 @@ pub(super) fn run_program(
         cage: &cage,
     };
     let failed = match ffi::start_task(&start) {
-        Ok(pid) => return Ok(pid),
+        Ok(pid) => return Ok(begun(pid, order, &cage, birth.groups)),
         Err(failed) => failed,
     };
     if failed.stage != Stage::Exec || failed.error.raw_os_error() != Some(Errno::NOEXEC.raw_os_error()) {
@@ -108,7 +110,24 @@ pub(super) fn run_program(
     let script = programs.get(failed.program).cloned().unwrap_or_default();
     let shell_argv = CStrings::new([c"sh".to_owned(), script].into_iter().chain(arguments).collect());
     let start = Start { programs: &[c"/bin/sh".to_owned()], argv: &shell_argv, ..start };
-    ffi::start_task(&start).map_err(|failed| blame(&failed, order, &cage))
+    let started = ffi::start_task(&start).map_err(|failed| blame(&failed, order, &cage));
+    started.map(|pid| begun(pid, order, &cage, birth.groups))
+}
+
+/// A program runs. One of the user whose the groups are can write to their files, unless its cage is whole.
+fn begun(pid: Pid, order: &LaunchOrder, steps: &Steps, groups: &Groups) -> Pid {
+    let cage = &order.cage;
+    let held = cage.isolation == Isolation::Full && !cage.keep_caps && !steps.missed.load(Ordering::Relaxed);
+    if is_own(order) && !held {
+        groups.spoil();
+    }
+    pid
+}
+
+/// The task runs as the agent's own user.
+pub(super) fn is_own(order: &LaunchOrder) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    order.uid_gid.is_none_or(|(uid, _)| uid == own || uid == 0)
 }
 
 /// Whether the user or the host is at fault.

@@ -4,7 +4,7 @@
 //! orders, standard output the socket for events. It ends when the agent does. It is a subreaper: what a killed shim
 //! leaves behind becomes its child, and every child that is not a shim is killed.
 
-use super::cage::tidy;
+use super::cage::{Numbers, tidy};
 use super::keep::keep;
 use super::uplink::{Inherited, Sent};
 use super::wire;
@@ -83,7 +83,9 @@ fn shims_live() -> bool {
 struct Server {
     orders: OwnedFd,
     inherited: Inherited,
-    shims: BTreeMap<i32, Token>,
+    /// Token, and number of spare groups.
+    shims: BTreeMap<i32, (Token, Option<u32>)>,
+    numbers: Numbers,
     /// Shims that died; their leftovers are being killed.
     died: Vec<Token>,
     /// What the agent was too busy to hear.
@@ -112,8 +114,9 @@ impl Server {
         let boot = proc::boot_id()?;
         Ok(Self {
             orders,
-            inherited: Inherited { boot, events, signals, oom_default: own_oom.trim() != "0" },
+            inherited: Inherited { boot, events, signals, oom_default: own_oom.trim() != "0", number: None },
             shims: BTreeMap::new(),
+            numbers: Numbers::default(),
             died: Vec::new(),
             untold: Vec::new(),
         })
@@ -165,12 +168,17 @@ impl Server {
     fn launch_all(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
         let mut used = 0;
         while let Some((token, order, len)) = wire::first_order(&bytes[used..]).map_err(io::Error::other)? {
+            let number = self.numbers.lend();
+            self.inherited.number = number;
             match ffi::fork() {
                 Ok(Forked::Child) => ffi::exit_now(self.become_shim(token, order)),
                 Ok(Forked::Parent(pid)) => {
-                    self.shims.insert(Pid::as_raw(Some(pid)), token);
+                    self.shims.insert(Pid::as_raw(Some(pid)), (token, number));
                 }
-                Err(error) => self.tell(token, ShimEvent::Ended(refused(token, &error))),
+                Err(error) => {
+                    self.numbers.take_back(number);
+                    self.tell(token, ShimEvent::Ended(refused(token, &error)));
+                }
             }
             used += len;
         }
@@ -196,9 +204,10 @@ impl Server {
 
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            let Some(token) = self.shims.remove(&Pid::as_raw(Some(pid))) else {
+            let Some((token, number)) = self.shims.remove(&Pid::as_raw(Some(pid))) else {
                 continue;
             };
+            self.numbers.take_back(number);
             if status.exit_status() != Some(0) {
                 self.died.push(token);
             }

@@ -18,6 +18,8 @@ pub(crate) struct Inherited {
     pub(crate) signals: OwnedFd,
     /// Tasks must not inherit the agent's protection from the kernel's memory killer.
     pub(crate) oom_default: bool,
+    /// The number of the spare groups that this shim may take and leave.
+    pub(crate) number: Option<u32>,
 }
 
 impl Inherited {

@@ -6,8 +6,9 @@ use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ffi::{CString, c_int, c_long, c_ulong, c_void};
 use std::mem::size_of;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The highest capability that a kernel may have; what it does not know it refuses, which is no harm.
+/// The highest capability that a kernel may have.
 const CAPABILITY_MAX: c_ulong = 63;
 
 /// One instruction of a system call filter, as the kernel lays it out.
@@ -79,6 +80,8 @@ pub struct Steps {
     pub enter: Vec<Planned>,
     /// The last before the exec.
     pub lock: Vec<Planned>,
+    /// A step that was only wished for failed: told by the starting task, on its parent's memory.
+    pub missed: AtomicBool,
 }
 
 impl Steps {
@@ -108,29 +111,32 @@ impl Steps {
     /// Only inside a starting task.
     pub(super) unsafe fn enter(&self, inside: bool, at: &mut usize) -> bool {
         // SAFETY: the caller's.
-        unsafe { run_all(&self.enter, inside, at, 0) }
+        unsafe { self.run_all(&self.enter, inside, at, 0) }
     }
 
     /// # Safety
     /// Only inside a starting task.
     pub(super) unsafe fn lock(&self, at: &mut usize) -> bool {
         // SAFETY: the caller's.
-        unsafe { run_all(&self.lock, true, at, self.enter.len()) }
+        unsafe { self.run_all(&self.lock, true, at, self.enter.len()) }
     }
-}
 
-/// # Safety
-/// Only inside a starting task: steps change what the process is.
-unsafe fn run_all(steps: &[Planned], inside: bool, at: &mut usize, first: usize) -> bool {
-    for (index, planned) in steps.iter().enumerate() {
-        *at = first + index;
-        // SAFETY: the caller's.
-        if !unsafe { run(&planned.step, inside) } && !planned.optional {
-            return false;
+    /// # Safety
+    /// Only inside a starting task: steps change what the process is.
+    unsafe fn run_all(&self, steps: &[Planned], inside: bool, at: &mut usize, first: usize) -> bool {
+        for (index, planned) in steps.iter().enumerate() {
+            *at = first + index;
+            // SAFETY: the caller's.
+            if !unsafe { run(&planned.step, inside) } {
+                if !planned.optional {
+                    return false;
+                }
+                self.missed.store(true, Ordering::Relaxed);
+            }
         }
+        *at = 0;
+        true
     }
-    *at = 0;
-    true
 }
 
 /// One step. False with errno set when it failed. Nothing here allocates.
@@ -168,8 +174,12 @@ unsafe fn run(step: &Step, inside: bool) -> bool {
                 true
             }
             Step::DropBounding => {
+                // The first that this kernel does not know is refused, and so are all above it.
                 for capability in 0..=CAPABILITY_MAX {
-                    libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
+                    if libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) < 0 && errno() == libc::EINVAL
+                    {
+                        break;
+                    }
                 }
                 libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
                 true

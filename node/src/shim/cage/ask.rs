@@ -4,12 +4,15 @@
 use super::nodes::{Granted, of_grant};
 use super::place::{CageAsk, Place};
 use rota_core::Attempt;
+use rota_protocol::DeviceUuid;
 use rota_protocol::device::{DeviceFacts, DeviceKind};
 use rota_protocol::job::JobSpec;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where the NVIDIA driver describes its cards and its slices.
 const DRIVER: &str = "/proc/driver/nvidia";
@@ -55,17 +58,51 @@ impl Place {
             DeviceKind::Gpu if facts.detail.minor.is_some() => {
                 facts.detail.minor.map(|minor| vec![Granted::Card { minor }])
             }
-            DeviceKind::Gpu => minor_of(driver, |text| field(text, "GPU UUID") == Some(&facts.uuid.0))
-                .map(|minor| vec![Granted::Card { minor }]),
-            DeviceKind::Mig => {
-                let bus = facts.bus.as_deref().map(short_bus);
-                minor_of(driver, |text| bus.is_some() && field(text, "Bus Location").map(short_bus) == bus)
-                    .map(|minor| slices(driver, minor))
-            }
+            DeviceKind::Gpu | DeviceKind::Mig => Some(self.drivers.of(facts, driver)),
             DeviceKind::Fpga | DeviceKind::Other => None,
         };
         of_grant(&self.settings().device_dir, &granted.unwrap_or_default())
     }
+
+    /// The devices were looked at anew: the driver is asked again.
+    pub fn looked_at(&self) {
+        self.drivers.known().clear();
+    }
+}
+
+/// What the driver said of devices, from one look at them to the next: it takes its time to answer.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Drivers {
+    known: Arc<Mutex<BTreeMap<DeviceUuid, Vec<Granted<'static>>>>>,
+}
+
+impl Drivers {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<DeviceUuid, Vec<Granted<'static>>>> {
+        // Every change under the lock is complete when it is let go.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of(&self, facts: &DeviceFacts, driver: &Path) -> Vec<Granted<'static>> {
+        let mut known = self.known();
+        if let Some(said) = known.get(&facts.uuid) {
+            return said.clone();
+        }
+        let said = ask_driver(facts, driver);
+        known.insert(facts.uuid.clone(), said.clone());
+        said
+    }
+}
+
+fn ask_driver(facts: &DeviceFacts, driver: &Path) -> Vec<Granted<'static>> {
+    let found = if facts.kind == DeviceKind::Mig {
+        let bus = facts.bus.as_deref().map(short_bus);
+        minor_of(driver, |text| bus.is_some() && field(text, "Bus Location").map(short_bus) == bus)
+            .map(|minor| slices(driver, minor))
+    } else {
+        minor_of(driver, |text| field(text, "GPU UUID") == Some(&facts.uuid.0))
+            .map(|minor| vec![Granted::Card { minor }])
+    };
+    found.unwrap_or_default()
 }
 
 /// The driver's minor number of the card whose description is the wanted one.
@@ -116,7 +153,6 @@ mod tests {
     use super::super::place::Offer;
     use super::super::settings::CageSettings;
     use super::*;
-    use rota_protocol::DeviceUuid;
     use rota_protocol::cage::Isolation;
     use rota_protocol::device::DeviceHealth;
 
@@ -166,5 +202,14 @@ mod tests {
         assert!(slice.contains(&"/dev/nvidia-caps/nvidia-cap13".into()), "{slice:?}");
         assert_eq!(nodes(&facts("FPGA-1", DeviceKind::Fpga, "")), ["/dev/xclmgmt0"]);
         assert!(nodes(&facts("GPU-gone", DeviceKind::Gpu, "x")).is_empty());
+        // The driver was loaded anew and counts otherwise: known with the next look at the devices.
+        put("gpus/0000:17:00.0/information", &card("GPU-b", "0000:17:00.0", 5));
+        assert_eq!(nodes(&facts("GPU-b", DeviceKind::Gpu, "x")), b);
+        place.looked_at();
+        let again = nodes(&facts("GPU-b", DeviceKind::Gpu, "x"));
+        assert!(
+            again.contains(&"/dev/nvidia5".into()) && !again.contains(&"/dev/nvidia3".into()),
+            "{again:?}"
+        );
     }
 }

@@ -1,20 +1,23 @@
 //! The shim's side: the groups of one attempt, from before its first process until after its last.
 //!
-//! Only the kernel can say that a group is empty: it then lets its folder be removed. That removal is the proof on
-//! which the end is told.
+//! Only the kernel can say that a group is empty: it then lets its folder be removed, or says so of one that is kept
+//! (`pool`). That is the proof on which the end is told.
 
 use super::device_program;
 use super::nodes::{COMMON, nodes_at};
+use super::place::BARE;
+use super::pool::{self, Kept, Spare};
 use crate::io::ffi::devices::{attach_device_program, load_device_program};
 use rota_protocol::cage::{Cage, Controller, DeviceRule, Group, Used};
 use rota_protocol::job::AttemptEnd;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Below this nothing can be run at all, in MiB.
@@ -24,27 +27,37 @@ const SHARES_PER_CORE: u64 = 1_024;
 const WEIGHT_PER_CORE: u64 = 100;
 /// The period over which processor time is counted, in us.
 const PERIOD_US: u64 = 100_000;
+/// Processes that are killed at once: each costs a descriptor for a moment.
+const KILLED_AT_ONCE: usize = 256;
 
 /// The groups of one attempt.
 #[derive(Debug, Default)]
 pub struct Groups {
     groups: Vec<(Controller, PathBuf)>,
+    /// That of all attempts without a device, which has nothing of any one of them.
+    shared: Option<(Controller, PathBuf)>,
     limit_mib: u64,
+    spare: Option<Spare>,
+    /// Its processor time has a ceiling, which is not taken away again.
+    capped: bool,
+    /// One of its programs may have written to the files of these groups.
+    spoiled: AtomicBool,
 }
 
 impl Groups {
-    /// Makes them, with their limits.
+    /// Makes them, with their limits, or takes spare ones.
     ///
     /// # Errors
     /// The words for people say which folder; nothing is left then.
-    pub fn make(cage: &Cage) -> Result<Self, String> {
-        let mut groups = Self::default();
+    pub(crate) fn make(cage: &Cage, spare: Option<Spare>) -> Result<Self, String> {
+        let mut groups = Self { spare, capped: cage.cpus_hard, ..Self::default() };
         for group in &cage.groups {
             let path = path_of(group);
-            let made = make_or_take(&path).and_then(|()| {
-                groups.groups.push((group.controller, path.clone()));
-                limit(group.controller, &path, cage)
-            });
+            if path.file_name() == Some(OsStr::new(BARE)) {
+                groups.shared = Some((group.controller, path));
+                continue;
+            }
+            let made = groups.make_one(group.controller, &path, cage);
             if let Err(error) = made {
                 groups.remove();
                 return Err(format!("cannot make the control group {}: {error}", path.display()));
@@ -53,6 +66,23 @@ impl Groups {
         let bounded = groups.memory().is_some() && cage.mem_mib > 0;
         groups.limit_mib = if bounded { cage.mem_mib.max(MEM_MIB_MIN) } else { 0 };
         Ok(groups)
+    }
+
+    fn make_one(&mut self, controller: Controller, path: &Path, cage: &Cage) -> io::Result<()> {
+        let claimed = self.spare_for(controller).is_some_and(|spare| pool::claim(path, spare));
+        if !claimed {
+            make_or_take(path)?;
+        }
+        self.groups.push((controller, path.to_owned()));
+        if claimed && controller == Controller::Memory {
+            pool::begin_count(path)?;
+        }
+        limit(controller, path, cage, claimed)
+    }
+
+    fn spare_for(&self, controller: Controller) -> Option<Spare> {
+        let capped = self.capped && controller == Controller::Cpu;
+        self.spare.filter(|_| pool::is_kept(controller) && !capped)
     }
 
     /// The groups of an attempt that somebody else made.
@@ -72,6 +102,17 @@ impl Groups {
         self.paths().find(|(found, _)| *found == controller).map(|(_, path)| path)
     }
 
+    /// What its processes are to join.
+    pub(super) fn to_join(&self) -> impl Iterator<Item = (Controller, &Path)> {
+        let shared = self.shared.iter().map(|(controller, path)| (*controller, path.as_path()));
+        self.paths().chain(shared)
+    }
+
+    /// A program ran that may have written to their files: no other attempt gets them.
+    pub fn spoil(&self) {
+        self.spoiled.store(true, Ordering::Relaxed);
+    }
+
     /// Every process in any of them.
     #[must_use]
     pub fn pids(&self) -> Vec<i32> {
@@ -88,12 +129,15 @@ impl Groups {
         {
             return;
         }
+        if let Some(path) = self.path(Controller::Pids) {
+            let _ = fs::write(path.join("pids.max"), "0");
+        }
         let freezer = self.path(Controller::Freezer).map(|path| path.join("freezer.state"));
         if let Some(state) = &freezer {
             let _ = fs::write(state, "FROZEN");
         }
-        for pid in self.pids().into_iter().filter_map(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::KILL);
+        for pids in self.pids().chunks(KILLED_AT_ONCE) {
+            self.kill_some(pids);
         }
         // Only a process that goes on can end.
         if let Some(state) = &freezer {
@@ -101,13 +145,32 @@ impl Groups {
         }
     }
 
-    /// Removes them. False while one of them holds a process.
+    /// Those that are still in the groups once they are held: a number may have passed to a stranger meanwhile.
+    fn kill_some(&self, pids: &[i32]) {
+        let hold = |pid: &i32| Some((*pid, pidfd_open(Pid::from_raw(*pid)?, PidfdFlags::empty()).ok()?));
+        let held: Vec<_> = pids.iter().filter_map(hold).collect();
+        let still = self.pids();
+        for (_, pidfd) in held.iter().filter(|(pid, _)| still.binary_search(pid).is_ok()) {
+            let _ = pidfd_send_signal(pidfd, Signal::KILL);
+        }
+    }
+
+    /// Removes them, or leaves them to the next attempt. False while one of them holds a process.
     pub fn remove(&mut self) -> bool {
-        self.groups.retain(|(_, path)| match fs::remove_dir(path) {
-            Err(error) => error.kind() != io::ErrorKind::NotFound,
-            Ok(()) => false,
-        });
+        let mut groups = std::mem::take(&mut self.groups);
+        groups.retain(|(controller, path)| self.holds(*controller, path));
+        self.groups = groups;
         self.groups.is_empty()
+    }
+
+    /// A group cannot be let go yet.
+    fn holds(&self, controller: Controller, path: &Path) -> bool {
+        let spare = self.spare_for(controller).filter(|_| !self.spoiled.load(Ordering::Relaxed));
+        match spare.map_or(Kept::No, |spare| pool::keep(controller, path, spare)) {
+            Kept::Yes => false,
+            Kept::Busy => true,
+            Kept::No => fs::remove_dir(path).is_err_and(|error| error.kind() != io::ErrorKind::NotFound),
+        }
     }
 
     /// Kills until they are empty, and removes them. `stuck` hears once that this takes longer than it should.
@@ -175,14 +238,19 @@ fn make_or_take(path: &Path) -> io::Result<()> {
     }
 }
 
-fn limit(controller: Controller, path: &Path, cage: &Cage) -> io::Result<()> {
+/// In one that was `used` before, every limit is written, also where there is to be none.
+fn limit(controller: Controller, path: &Path, cage: &Cage, used: bool) -> io::Result<()> {
     let put = |name: &str, value: u64| fs::write(path.join(name), value.to_string());
     let bytes = cage.mem_mib.max(MEM_MIB_MIN) << 20;
     let cpus_milli = u64::from(cage.cpus_milli);
     let quota_us = (cpus_milli * PERIOD_US / 1_000).max(1_000);
     match controller {
         Controller::Memory if cage.mem_mib > 0 => {
-            put("memory.limit_in_bytes", bytes)?;
+            if let Err(error) = put("memory.limit_in_bytes", bytes) {
+                // With swap space it may never be less than this, and the attempt before may have had less.
+                put("memory.memsw.limit_in_bytes", bytes).map_err(|_| error)?;
+                put("memory.limit_in_bytes", bytes)?;
+            }
             // Without it the rest would go to swap space; absent where the kernel does not count that.
             absent_is_fine(put("memory.memsw.limit_in_bytes", bytes))
         }
@@ -195,6 +263,12 @@ fn limit(controller: Controller, path: &Path, cage: &Cage) -> io::Result<()> {
             }
             Ok(())
         }
+        Controller::Memory if used => {
+            absent_is_fine(fs::write(path.join("memory.memsw.limit_in_bytes"), "-1"))?;
+            fs::write(path.join("memory.limit_in_bytes"), "-1")
+        }
+        Controller::Pids if used => fs::write(path.join("pids.max"), "max"),
+        Controller::Cpu if used => put("cpu.shares", SHARES_PER_CORE),
         Controller::Devices => device_rules(path, cage),
         Controller::Unified => {
             let has = |name: &str| path.join(name).exists();
@@ -249,7 +323,7 @@ pub(super) fn pids_in(path: &Path) -> Vec<i32> {
 }
 
 /// A figure among lines of `name figure`.
-fn count(text: &str, name: &str) -> u32 {
+pub(super) fn count(text: &str, name: &str) -> u32 {
     let mut figures = text.lines().filter_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     figures.next().unwrap_or(0)
 }

@@ -24,6 +24,17 @@ pub(super) fn own() -> io::Result<BTreeMap<Controller, PathBuf>> {
     Ok(find(&mounts, &groups))
 }
 
+/// Those whose means another may have as well come last.
+pub(super) fn best_first(found: BTreeMap<Controller, PathBuf>) -> Vec<(Controller, PathBuf)> {
+    let mut found: Vec<_> = found.into_iter().collect();
+    found.sort_by_key(|(controller, _)| match controller {
+        Controller::Memory | Controller::Pids | Controller::Cpu | Controller::Devices => 0,
+        Controller::Unified => 1,
+        Controller::Freezer => 2,
+    });
+    found
+}
+
 fn find(mounts: &[u8], groups: &[u8]) -> BTreeMap<Controller, PathBuf> {
     let mut found = BTreeMap::new();
     for mount in mounts.split(|b| *b == b'\n').filter_map(Mount::read) {

@@ -3,6 +3,7 @@
 
 use super::group::{Groups, pids_in};
 use super::place::{BARE, Place};
+use super::pool::remove_spares;
 use rota_protocol::Token;
 use rota_protocol::cage::{Cage, Controller, Group};
 use rustix::fs::{FlockOperation, flock};
@@ -93,6 +94,7 @@ pub(in crate::shim) fn tidy(bases: &[PathBuf], has_lock: bool) {
     };
     if free {
         for base in bases {
+            remove_spares(base);
             let _ = std::fs::remove_dir(base.join(BARE));
             let _ = std::fs::remove_dir(base);
         }

@@ -15,6 +15,7 @@
 //! | `ask` | from a grant to what must be let through |
 //! | `left` | whose a process is, and what dead shims left |
 //! | `group` | an attempt's groups: limits, killing, counting |
+//! | `pool` | groups that are used again |
 //! | `survey` | what `rota doctor` says without an agent |
 //! | `trial` | all of it tried before a task depends on it |
 //! | `view` | its own mounts, limits, rights |
@@ -32,6 +33,7 @@ mod host;
 mod left;
 mod nodes;
 mod place;
+mod pool;
 mod settings;
 mod survey;
 mod trial;
@@ -45,6 +47,8 @@ pub use settings::{CageSettings, Means};
 pub use view::steps;
 
 pub(super) use left::{bases_of, tidy};
+pub(crate) use pool::SPARE;
+pub(super) use pool::{Numbers, Spare};
 
 /// Prepares what every copy of this process will need.
 pub(super) fn warm_up() {

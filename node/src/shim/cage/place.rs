@@ -7,9 +7,11 @@
 //! The memory of all tasks together is bounded by what the host offers, so that the reserve for the system and the
 //! agent holds whatever single tasks may use.
 
+use super::ask::Drivers;
 use super::device_program;
 use super::hierarchy;
 use super::nodes::COMMON;
+use super::pool::remove_spares;
 use super::settings::{CageSettings, Means};
 use crate::io::ffi::devices::{attach_device_program, load_device_program};
 use rota_protocol::Token;
@@ -84,6 +86,7 @@ pub struct Place {
     pub(super) name: String,
     pub(super) devices: DeviceRule,
     pub(super) namespaces: bool,
+    pub(super) drivers: Drivers,
     data_dir: PathBuf,
     /// Why something is missing, for people.
     pub(super) notes: Vec<String>,
@@ -125,6 +128,7 @@ impl Place {
             name: String::new(),
             devices: DeviceRule::None,
             namespaces: false,
+            drivers: Drivers::default(),
             data_dir: data_dir.to_owned(),
             notes: Vec::new(),
         }
@@ -154,7 +158,7 @@ impl Place {
                 return;
             }
         };
-        for (controller, folder) in own {
+        for (controller, folder) in hierarchy::best_first(own) {
             if self.leaves_out(controller) {
                 continue;
             }
@@ -167,17 +171,22 @@ impl Place {
         }
     }
 
+    /// Each hierarchy costs something at every launch.
     pub(super) fn leaves_out(&self, controller: Controller) -> bool {
+        let has = |controller| self.bases.contains_key(&controller);
+        // Where no process can be made any more, killing one by one comes to an end: one way to kill is enough.
+        let kills = has(Controller::Pids);
         match controller {
-            Controller::Unified => !self.may(Means::Unified),
-            // One way to kill is enough, and each hierarchy costs something at every launch.
-            Controller::Freezer => !self.may(Means::Freezer) || self.kills_at_once(),
+            // Its own means are there in version 1.
+            Controller::Unified => {
+                !self.may(Means::Unified) || (kills && has(Controller::Memory) && has(Controller::Devices))
+            }
+            Controller::Freezer => !self.may(Means::Freezer) || kills || self.kills_at_once(),
             Controller::Devices => !self.may(Means::DevicesGroup),
             Controller::Memory | Controller::Pids | Controller::Cpu => false,
         }
     }
 
-    /// Version 2 comes first in the order of controllers.
     pub(super) fn kills_at_once(&self) -> bool {
         let base = self.bases.get(&Controller::Unified);
         base.is_some_and(|base| base.join("cgroup.kill").exists())
@@ -189,6 +198,8 @@ impl Place {
         let parent = own.parent().filter(|_| in_leaf).unwrap_or(own);
         let base = parent.join(&self.name);
         make_folder(&base)?;
+        // Of an agent with other settings, or of another build.
+        remove_spares(&base);
         match controller {
             Controller::Unified => give_away(parent, &base, in_leaf),
             Controller::Memory => {
@@ -240,10 +251,13 @@ impl Place {
             return Cage::default();
         }
         let bytes = |path: PathBuf| path.into_os_string().into_vec();
+        // What has no device of its own needs no devices group of its own, if another one says whose its processes are.
+        let alone = self.bases.len() == 1;
         let groups = self.bases.iter().map(|(controller, base)| {
             let bare = *controller == Controller::Devices && ask.nodes.is_empty();
             let folder = if bare { base.join(BARE) } else { base.clone() };
-            Group { controller: *controller, path: bytes(folder.join(token.to_string())) }
+            let path = if bare && !alone { folder } else { folder.join(token.to_string()) };
+            Group { controller: *controller, path: bytes(path) }
         });
         // What Rota must show the task, and what it came for, must stay visible.
         let below_tmp = |path: &Path| path.starts_with("/tmp");

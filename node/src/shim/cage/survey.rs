@@ -16,7 +16,7 @@ impl Place {
         }
         let is_root = rustix::process::geteuid().is_root();
         place.namespaces = settings.isolation == Isolation::Full && is_root && place.may(Means::Namespaces);
-        for (controller, folder) in hierarchy::own().unwrap_or_default() {
+        for (controller, folder) in hierarchy::best_first(hierarchy::own().unwrap_or_default()) {
             let wanted = place.may(Means::Groups) && !place.leaves_out(controller);
             let writable = rustix::fs::access(&folder, rustix::fs::Access::WRITE_OK).is_ok();
             match (wanted, writable) {

@@ -49,7 +49,7 @@ impl Place {
         if cage.isolation == Isolation::None {
             return Ok(());
         }
-        let mut groups = Groups::make(&cage).map_err(other)?;
+        let mut groups = Groups::make(&cage, None).map_err(other)?;
         let tried = view::steps(&cage, &groups, None);
         let started = start_nothing(&tried);
         groups.leave(0, |_| ());

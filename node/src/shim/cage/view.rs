@@ -53,7 +53,7 @@ pub fn steps(cage: &Cage, groups: &Groups, beside: Option<Pid>) -> Steps {
         }
     }
     let group = groups.path(Controller::Unified).and_then(|path| std::fs::File::open(path).ok());
-    Steps { group: group.map(Into::into), enter, lock: plan.steps }
+    Steps { group: group.map(Into::into), enter, lock: plan.steps, ..Steps::default() }
 }
 
 #[derive(Default)]
@@ -84,7 +84,7 @@ impl Plan {
 /// Each by the thread's own number and the file for single threads: the kernel then stops nobody else for it. Version 2
 /// knows no such file, so there the task is better born inside.
 fn join_groups(plan: &mut Plan, groups: &Groups) {
-    for (controller, path) in groups.paths() {
+    for (controller, path) in groups.to_join() {
         match controller {
             Controller::Unified => plan.must(Step::Join(text(path.join("cgroup.procs")), text("0"))),
             _ => plan.must(Step::Write(text(path.join("tasks")), text("0"))),
