@@ -20,6 +20,8 @@ const SLEEPERS: u32 = 16;
 /// How long leavings may take to go, and how often they are counted meanwhile.
 const SETTLE: Duration = Duration::from_secs(5);
 const SETTLE_LOOK: Duration = Duration::from_millis(100);
+/// The log's folder. It holds its newest snapshot open, which is there after some thousand entries and no attempt's.
+const LOG_DIR: &str = "raft";
 /// Where the kernel shows control groups; folders of attempts hold this word.
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 const CGROUP_WORD: &str = "rota";
@@ -109,7 +111,12 @@ impl Leavings {
     fn count(agent: u32, dir: &Path) -> Self {
         let entries = |path: &Path| std::fs::read_dir(path).map_or(0, |all| all.count() as u64);
         let below = proc::descendants(agent.cast_signed()).unwrap_or_default();
-        let fds = |pid: u32| entries(Path::new(&format!("/proc/{pid}/fd")));
+        let log = dir.canonicalize().unwrap_or_else(|_| dir.to_owned()).join(LOG_DIR);
+        let fds = |pid: u32| {
+            let all = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+            let targets = all.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+            targets.filter(|target| !target.starts_with(&log)).count() as u64
+        };
         Self {
             processes: below.len() as u64,
             fds: fds(agent) + below.iter().map(|pid| fds(pid.cast_unsigned())).sum::<u64>(),
