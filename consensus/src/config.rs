@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 openraft::declare_raft_types!(
     /// openraft's type parameters: encoded entries in, outcomes out, hosts as node ids without an address.
@@ -81,6 +82,9 @@ impl<'de> Deserialize<'de> for Payload {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply(pub Vec<Outcome>);
 
+/// Steps of the ladder of election waits.
+const LADDER_STEPS: usize = 3;
+
 /// How long a cluster waits, in ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timings {
@@ -103,6 +107,27 @@ impl Timings {
     #[must_use]
     pub const fn leader_gap_ms_max(&self) -> u64 {
         self.election_max_ms * 3
+    }
+
+    /// The steps of the ladder that begins with these: each waits twice as long for an election. The heartbeat stays,
+    /// so that peers on different steps do not take each other for dead.
+    #[must_use]
+    pub const fn ladder(self) -> [Self; LADDER_STEPS] {
+        let mut steps = [self; LADDER_STEPS];
+        let mut at = 1;
+        while at < LADDER_STEPS {
+            steps[at].election_min_ms = steps[at - 1].election_min_ms * 2;
+            steps[at].election_max_ms = steps[at - 1].election_max_ms * 2;
+            at += 1;
+        }
+        steps
+    }
+
+    /// Whether a disk of this pace bears these: an election costs each voter a write, and must not end in the wait
+    /// of the next one.
+    #[must_use]
+    pub fn bear(&self, fsync_p99: Duration) -> bool {
+        fsync_p99.as_micros() * 10 <= u128::from(self.election_min_ms) * 1_000
     }
 
     /// Checks the relations that elections rest on.
@@ -215,6 +240,21 @@ pub(crate) fn raft_config(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_ladder_is_climbed_by_the_pace_of_the_disk() {
+        let steps = Timings::PRODUCTION.ladder();
+        let waits = steps.map(|step| (step.heartbeat_ms, step.election_min_ms, step.election_max_ms));
+        assert_eq!(waits, [(50, 150, 300), (50, 300, 600), (50, 600, 1_200)]);
+        for (fsync_ms, expected) in [(0, 0), (15, 0), (16, 1), (30, 1), (31, 2), (60, 2)] {
+            let fsync = Duration::from_millis(fsync_ms);
+            assert_eq!(steps.iter().position(|step| step.bear(fsync)), Some(expected), "{fsync_ms} ms");
+        }
+        assert!(!steps[2].bear(Duration::from_micros(60_001)));
+        for step in steps {
+            assert_eq!(step.check(), Ok(()));
+        }
+    }
 
     #[test]
     fn timings_that_cannot_elect_are_refused() {

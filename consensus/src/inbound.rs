@@ -1,19 +1,23 @@
 //! Raft messages of other peers, checked against who sent them, then given to openraft.
 
-use crate::config::{Raft, Vote};
+use crate::config::{EntryPayload, LogEntry, Raft, Vote};
 use crate::incoming::Receiver;
 use crate::log::store::LogStore;
+use crate::turn::Heard;
 use crate::wire::{self, Chunk};
+use openraft::raft::AppendEntriesResponse;
 use rota_protocol::ids::{ClusterId, HostId};
 use rota_protocol::peer::RaftCall;
 use rota_protocol::{ErrorCode, PublicError};
 use std::fmt::Display;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The receiving side of raft.
 pub(crate) struct Inbound {
     raft: Raft,
     log: LogStore,
+    heard: Arc<Heard>,
     snapshots: Receiver,
 }
 
@@ -37,9 +41,9 @@ fn spoken_by(from: HostId, vote: &Vote) -> Result<(), PublicError> {
 }
 
 impl Inbound {
-    pub(crate) fn new(raft: Raft, log: LogStore, cluster: ClusterId, dir: &Path) -> Self {
+    pub(crate) fn new(raft: Raft, log: LogStore, cluster: ClusterId, dir: &Path, heard: Arc<Heard>) -> Self {
         let snapshots = Receiver::new(raft.clone(), cluster, dir);
-        Self { raft, log, snapshots }
+        Self { raft, log, heard, snapshots }
     }
 
     pub(crate) async fn handle(
@@ -52,11 +56,16 @@ impl Inbound {
             RaftCall::Append => {
                 let rpc = wire::append_from_bytes(body).map_err(invalid)?;
                 spoken_by(from, &rpc.vote)?;
-                if !rpc.entries.is_empty() && self.log.0.is_full() {
-                    // What is left of the disk is for votes; heartbeats go on.
+                let weighs = |entry: &LogEntry| matches!(entry.payload, EntryPayload::Normal(_));
+                if rpc.entries.iter().any(weighs) && self.log.0.is_full() {
+                    // What is left of the disk is for votes, and for the blank entry of whoever is elected by them:
+                    // without it not even a read would be certain. Heartbeats go on.
                     return Err(PublicError::new(ErrorCode::StorageFull, "no room for log entries"));
                 }
                 let reply = self.raft.append_entries(rpc).await.map_err(internal)?;
+                if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
+                    self.heard.leader(from);
+                }
                 Ok(wire::append_reply_to_bytes(reply))
             }
             RaftCall::Vote => {

@@ -4,6 +4,7 @@
 //! matters rests on this alone.
 
 use crate::config::{LogId, Raft, Rota};
+use crate::turn::Heard;
 use openraft::RaftMetrics;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::type_config::TypeConfigExt;
@@ -35,11 +36,20 @@ pub(crate) struct Watched {
 }
 
 /// Follows openraft's metrics until the raft core ends.
-pub(crate) async fn follow(raft: Raft, me: HostId, lease: Duration, watched: Arc<Watched>) {
+pub(crate) async fn follow(
+    raft: Raft,
+    me: HostId,
+    lease: Duration,
+    watched: Arc<Watched>,
+    heard: Arc<Heard>,
+) {
     let mut metrics = raft.metrics();
     loop {
         // Looked at under the borrow, never over an await: that would block the raft core.
         let seen = Seen::of(&metrics.borrow_and_update(), me, lease);
+        if seen.is_leader {
+            heard.forget();
+        }
         if let Some(fatal) = &seen.fatal {
             stop(&watched, fatal);
             return;
@@ -83,6 +93,7 @@ struct Seen {
     lapses: Option<Instant>,
     /// All that was committed is applied.
     recovered: bool,
+    is_leader: bool,
     fatal: Option<String>,
 }
 
@@ -97,6 +108,7 @@ impl Seen {
             recovered: committed.is_some()
                 && committed >= metrics.last_log_index
                 && index(&metrics.last_applied) >= committed,
+            is_leader: metrics.state.is_leader(),
             fatal: metrics.running_state.as_ref().err().map(ToString::to_string),
         }
     }

@@ -27,22 +27,24 @@ mod start;
 mod status;
 #[cfg(test)]
 mod tests;
+mod transfer;
+mod turn;
 mod wire;
 
 pub use config::{ConsensusConfig, Timings};
 pub use leadership::Leadership;
 pub use link::{LinkError, PeerLink};
-pub use log::LogError;
+pub use log::{DiskPace, LogError, fsync_pace};
 pub use machine::AppliedNote;
 pub use membership::{MembershipStep, voters_wanted};
 pub use rota_core::{Event, State};
 pub use snapshot_file::SnapshotFault;
 pub use start::StartError;
 pub use status::RaftStatus;
+pub use transfer::Moved;
 
 use leadership::Watched;
 use openraft::EmptyNode;
-use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{InitializeError, RaftError};
 use propose::{Answer, Proposals};
 use read::{Reader, no_leader};
@@ -74,6 +76,7 @@ pub(crate) struct Inner {
     machine: Arc<machine::Shared>,
     inbound: inbound::Inbound,
     watched: Arc<Watched>,
+    heard: Arc<turn::Heard>,
     proposals: Proposals,
     reader: Reader,
     /// One membership change at a time.
@@ -264,28 +267,42 @@ impl Consensus {
     /// Hands leadership to a voter (by default the one that is furthest), and waits until it leads.
     ///
     /// # Errors
-    /// `NoLeader` if this peer does not lead, `Conflict` if there is no such voter or it did not take over.
-    pub async fn transfer_leader(&self, to: Option<HostId>) -> Result<(), PublicError> {
-        let conflict = |why: &str| PublicError::new(ErrorCode::Conflict, why);
-        let metrics = self.0.raft.metrics().borrow_watched().clone();
-        if !metrics.state.is_leader() {
-            return Err(no_leader());
-        }
-        let matched = metrics.replication.unwrap_or_default();
-        let target = metrics
-            .membership_config
-            .voter_ids()
-            .filter(|id| *id != self.0.host.0 && to.is_none_or(|to| to.0 == *id))
-            .max_by_key(|id| matched.get(id).cloned().flatten())
-            .ok_or_else(|| conflict("no other voter to hand over to"))?;
-        let mut leadership = self.leadership();
-        self.0.raft.trigger().transfer_leader(target).await.map_err(|_| no_leader())?;
-        let wait = Duration::from_millis(self.0.timings.leader_gap_ms_max());
-        let moved = leadership.wait_for(|now| now.leader == Some(HostId(target)));
-        match tokio::time::timeout(wait, moved).await {
-            Ok(Ok(_)) => Ok(()),
-            _ => Err(conflict("the voter did not take over in time")),
-        }
+    /// `NoLeader` if this peer does not lead; `Conflict` if there is no such voter, it is behind or silent, or did not
+    /// take over.
+    pub async fn transfer_leader(&self, to: Option<HostId>) -> Result<Moved, PublicError> {
+        let transfer = self.transfer();
+        let first = || transfer.able().first().copied();
+        // Nobody able: naming any other voter tells why.
+        let to =
+            to.or_else(first).or_else(|| self.voters().find(|id| *id != self.0.host)).unwrap_or(self.0.host);
+        self.0.heard.forget();
+        transfer.run(to).await
+    }
+
+    /// At the leader: voters that would take over if they were named, the best first.
+    #[must_use]
+    pub fn successors(&self) -> Vec<HostId> {
+        self.transfer().able()
+    }
+
+    /// Leaves the lead to others for a while: this peer stands for election only when nobody else comes to lead.
+    pub fn rest(&self, time: Duration) {
+        self.0.heard.rest(time);
+    }
+
+    /// The times that this peer goes by.
+    #[must_use]
+    pub fn timings(&self) -> Timings {
+        self.0.timings
+    }
+
+    fn voters(&self) -> impl Iterator<Item = HostId> {
+        self.status().voters.into_iter()
+    }
+
+    fn transfer(&self) -> transfer::Transfer<'_> {
+        let leadership = self.leadership();
+        transfer::Transfer { raft: &self.0.raft, me: self.0.host, timings: self.0.timings, leadership }
     }
 
     /// The state's index and full hash, of one moment: equal indices must have equal hashes at all peers.

@@ -12,6 +12,7 @@ use crate::network::Network;
 use crate::propose::Proposer;
 use crate::read::{Reader, Rounds, confirm_local, confirm_remote};
 use crate::snapshot_file::SnapshotFault;
+use crate::turn::{Heard, take_turns};
 use crate::{Consensus, Inner};
 use rota_protocol::ClusterId;
 use std::path::PathBuf;
@@ -59,7 +60,10 @@ pub(crate) async fn start(
         .map_err(|e| StartError::Raft(e.to_string()))?;
 
     let lease = Duration::from_millis(timings.election_max_ms);
-    let mut tasks = vec![tokio::spawn(leadership::follow(raft.clone(), host, lease, watched.clone()))];
+    let heard = Arc::new(Heard::default());
+    let follow = leadership::follow(raft.clone(), host, lease, watched.clone(), heard.clone());
+    let turns = take_turns(raft.clone(), host, timings, heard.clone(), log.clone());
+    let mut tasks = vec![tokio::spawn(follow), tokio::spawn(turns)];
     let proposer = Proposer {
         raft: raft.clone(),
         me: host,
@@ -95,11 +99,12 @@ pub(crate) async fn start(
     Ok(Consensus(Arc::new(Inner {
         host,
         timings,
-        inbound: Inbound::new(raft.clone(), log.clone(), cluster, &dir),
+        inbound: Inbound::new(raft.clone(), log.clone(), cluster, &dir, heard.clone()),
         raft,
         log,
         machine: shared,
         watched,
+        heard,
         proposals,
         reader,
         changing: tokio::sync::Mutex::new(()),

@@ -1,9 +1,10 @@
 //! Where a peer stands, for people and metrics.
 
-use crate::{Consensus, config};
+use crate::{Consensus, DiskPace, config};
 use openraft::async_runtime::watch::WatchReceiver;
 use rota_protocol::ids::HostId;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// Where a peer stands, for status pages; it may be out of date as soon as it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,8 +59,13 @@ impl Consensus {
                 .flatten()
                 .map(|(id, matched)| (HostId(*id), last_log.saturating_sub(index(matched))))
                 .collect(),
-            fsync_p99_us: u64::try_from(self.0.log.0.fsync_p99().as_micros()).unwrap_or(u64::MAX),
+            fsync_p99_us: u64::try_from(self.disk(Duration::MAX).p99.as_micros()).unwrap_or(u64::MAX),
             storage_full: self.0.log.0.is_full(),
         }
+    }
+    /// How this peer's disk does; an fsync that takes longer than this is slow.
+    #[must_use]
+    pub fn disk(&self, slow_above: Duration) -> DiskPace {
+        self.0.log.0.pace(slow_above)
     }
 }

@@ -8,7 +8,9 @@ use crate::actors::{reconciler, root};
 use crate::address_book;
 use crate::config::{AgentConfig, ConfigError};
 use crate::devices::host::boot_id;
+use crate::elections::Chosen;
 use crate::http::{self, Health, HttpState, MetricsToken};
+use crate::lead;
 use crate::meters::Meters;
 use crate::net::{Identity, IdentityError, Net, NetConfig, NetError, NetTimings, keep_keys_out_of_dumps};
 use crate::node::{Node, Parts};
@@ -16,7 +18,7 @@ use crate::notify::Notify;
 use crate::peer_handler::Handler;
 use crate::shim::{ShimError, ShimHost, ShimNote};
 use ractor::Actor;
-use rota_consensus::{Consensus, ConsensusConfig, PeerLink, StartError};
+use rota_consensus::{Consensus, ConsensusConfig, PeerLink, StartError, Timings, fsync_pace};
 use rota_protocol::command::{Command, Proposal};
 use rota_protocol::health::HealthReport;
 use rota_protocol::ids::HostId;
@@ -35,6 +37,8 @@ const SHIM_NOTES_MAX: usize = 4_096;
 const ALIVE_DEFAULT: Duration = Duration::from_secs(30);
 /// How long the log may take to hear that this agent stops on purpose.
 const SAY_STOPPING: Duration = Duration::from_millis(500);
+/// How long clients that have asked already may wait for their answers.
+const ANSWERS: Duration = Duration::from_millis(500);
 /// How long a leader may take to hand over before it leaves.
 const HAND_OVER: Duration = Duration::from_millis(1_500);
 
@@ -105,7 +109,7 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
         host: identity.host,
         cluster: identity.cluster,
         dir: config.data_dir.join("raft"),
-        timings: config.profile.timings(),
+        timings: timings(&config).await?,
     };
     for (host, addr) in address_book::load(&config.data_dir) {
         net.set_peer(host, addr);
@@ -132,12 +136,37 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
         Actor::spawn(None, Root, Arc::clone(&node)).await.map_err(|e| AgentError::Actors(e.to_string()))?;
     tokio::spawn(pass_on(from_shims, Arc::clone(&node)));
     tokio::spawn(crate::storage::watch(Arc::downgrade(&node)));
+    tokio::spawn(lead::watch(Arc::downgrade(&node)));
     if let Some(addr) = node.config.http_listen {
         let listener =
             tokio::net::TcpListener::bind(addr).await.map_err(io(format!("cannot listen on {addr}")))?;
         tokio::spawn(serve_http(listener, http_state(&node, meters)?));
     }
     Ok(Running { node, root, _lock: lock })
+}
+
+/// The times that this host's disk bears, unless they are written in the settings.
+async fn timings(config: &AgentConfig) -> Result<Timings, AgentError> {
+    let dir = config.data_dir.clone();
+    let pace = if config.elections.is_written() {
+        Duration::ZERO
+    } else {
+        let measured = tokio::task::spawn_blocking(move || fsync_pace(&dir)).await;
+        measured.map_err(std::io::Error::other).and_then(|measured| measured).unwrap_or_else(|error| {
+            // A full disk cannot be measured; whether one can start on it is the log's to say.
+            tracing::warn!(%error, "cannot measure the disk: elections wait as for a quick one");
+            Duration::ZERO
+        })
+    };
+    let chosen = config.elections.chosen(config.profile, pace);
+    let chosen = chosen.map_err(|e| ConfigError::Rule(e.to_string()))?;
+    match chosen {
+        Chosen::TooSlow(..) => {
+            tracing::warn!(?chosen, "the disk is slower than any election wait that a lease bears")
+        }
+        _ => tracing::info!(?chosen, "election waits"),
+    }
+    Ok(chosen.timings())
 }
 
 /// Runs an agent until a signal asks it to stop. Attempts go on under their shims.
@@ -180,11 +209,15 @@ pub async fn stop(running: Running) {
     node.close();
     say_stopping(node).await;
     if node.consensus.leadership().borrow().leading {
-        match tokio::time::timeout(HAND_OVER, node.consensus.transfer_leader(None)).await {
-            Ok(Ok(())) => tracing::info!("handed over the lead"),
+        match tokio::time::timeout(HAND_OVER, lead::before_stop(node)).await {
+            Ok(Ok(moved)) => {
+                tracing::info!(to = %moved.to, took_ms = moved.took.as_millis(), "handed over the lead")
+            }
             other => tracing::info!(?other, "nobody took over the lead"),
         }
     }
+    // What clients asked is answered by the new leader; then they are let go.
+    node.serving.close(ANSWERS).await;
     running.root.stop(Some("the agent stops".into()));
     node.consensus.shutdown().await;
     node.net.close();

@@ -4,6 +4,7 @@
 
 use crate::containers::{self, ContainersConfig};
 use crate::devices::{DeviceConfig, DeviceSettings, Limit, host};
+use crate::elections::ElectionsConfig;
 use crate::hooks::{HooksConfig, SessionsConfig};
 use crate::logic::lease::LeaseParams;
 use crate::output_config::OutputConfig;
@@ -39,8 +40,8 @@ impl Profile {
     #[must_use]
     pub fn timings(self) -> Timings {
         match self {
-            Self::Production => Timings { heartbeat_ms: 50, election_min_ms: 150, election_max_ms: 300 },
-            Self::Chaos => Timings { heartbeat_ms: 100, election_min_ms: 300, election_max_ms: 600 },
+            Self::Production => Timings::PRODUCTION,
+            Self::Chaos => Timings::CHAOS,
         }
     }
 
@@ -107,6 +108,8 @@ pub struct AgentConfig {
     pub tasks: CageSettings,
     /// Strangers on cards, scrubbing, shared cards, declared slices.
     pub sharing: SharingSettings,
+    /// How long a silent leader is waited for.
+    pub elections: ElectionsConfig,
 }
 
 impl Default for AgentConfig {
@@ -133,6 +136,7 @@ impl Default for AgentConfig {
             isolation: Isolation::Full,
             tasks: CageSettings::default(),
             sharing: SharingSettings::default(),
+            elections: ElectionsConfig::default(),
         }
     }
 }
@@ -180,13 +184,7 @@ impl AgentConfig {
     /// # Errors
     /// Names the rule and the values that break it.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let timings = self.profile.timings();
-        if timings.election_min_ms < 2 * timings.heartbeat_ms {
-            return Err(ConfigError::Rule(format!(
-                "election_min_ms = {} must be at least twice heartbeat_ms = {}",
-                timings.election_min_ms, timings.heartbeat_ms
-            )));
-        }
+        self.elections.check(self.profile).map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.sharing.check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.profile.lease().check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.output.check().map_err(|e| ConfigError::Rule(e.to_string()))?;

@@ -109,6 +109,8 @@ pub struct Stubborn {
     client: Option<Client>,
     /// How long one peer may take before the next is tried.
     pub patience: Duration,
+    /// A full disk passes: another peer may lead, or room may come.
+    pub storage_full_passes: bool,
 }
 
 impl Stubborn {
@@ -116,7 +118,13 @@ impl Stubborn {
     #[must_use]
     pub fn new(lab: &Lab, first: usize) -> Self {
         let sockets = lab.peers.iter().map(crate::lab::Peer::socket).collect();
-        Self { sockets, at: first, client: None, patience: Duration::from_millis(5_000) }
+        Self {
+            sockets,
+            at: first,
+            client: None,
+            patience: Duration::from_millis(5_000),
+            storage_full_passes: true,
+        }
     }
 
     /// The same, but it never asks the peer at `left_out`.
@@ -125,6 +133,12 @@ impl Stubborn {
         let mut client = Self::new(lab, 0);
         client.sockets.remove(left_out);
         client
+    }
+
+    /// The socket of the peer that it asks now.
+    #[must_use]
+    pub fn place(&self) -> &Path {
+        &self.sockets[self.at % self.sockets.len()]
     }
 
     /// Asks until a peer gives a final answer, for at most `limit`.
@@ -138,7 +152,9 @@ impl Stubborn {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
-            let passing = matches!(error.code, ErrorCode::Busy | ErrorCode::NoLeader | ErrorCode::Unknown);
+            let full = error.code == ErrorCode::StorageFull && self.storage_full_passes;
+            let passing =
+                full || matches!(error.code, ErrorCode::Busy | ErrorCode::NoLeader | ErrorCode::Unknown);
             if !passing || started.elapsed() > limit {
                 return Err(error);
             }

@@ -8,6 +8,7 @@ use crate::actors::{
 };
 use crate::config::AgentConfig;
 use crate::io::clock;
+use crate::lead::Serving;
 use crate::logic::container::Executor;
 use crate::logic::dirt::Dirt;
 use crate::logic::health::Faults;
@@ -142,6 +143,8 @@ pub struct Node {
     pub on_cards: Mutex<BTreeSet<(Token, DeviceUuid)>>,
     /// Daemons through which jobs share cards.
     pub mps: tokio::sync::Mutex<Mps>,
+    /// Calls of clients under way.
+    pub serving: Serving,
     closing: AtomicBool,
 }
 
@@ -191,6 +194,7 @@ impl Node {
             job_series: RwLock::default(),
             on_cards: Mutex::default(),
             mps: tokio::sync::Mutex::new(sharing_daemons),
+            serving: Serving::default(),
             closing: AtomicBool::new(false),
         }
     }

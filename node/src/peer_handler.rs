@@ -5,6 +5,7 @@
 
 use crate::api::{session, sessions};
 use crate::io::clock;
+use crate::lead;
 use crate::logic::lease_book::{Receipt, RoundEnd};
 use crate::net::{ApiStream, PeerHandler, PeerLink, hash_secret, issue, join_request_id};
 use crate::node::Node;
@@ -121,6 +122,7 @@ async fn answer(node: &Arc<Node>, request: PeerRequest) -> PeerReply {
                 Err(error) => PeerReply::Refused(error),
             }
         }
+        PeerRequest::Lead(ask) => lead::answer(node, ask).await,
         PeerRequest::Raft { .. } | PeerRequest::Propose { .. } | PeerRequest::ReadIndex => {
             PeerReply::Refused(PublicError::new(ErrorCode::Internal, "taken by agreement"))
         }

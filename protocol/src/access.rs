@@ -21,6 +21,7 @@ impl ApiRequest {
             | Self::Reserve { .. }
             | Self::Unreserve { .. }
             | Self::Tend { .. }
+            | Self::MoveLead { .. }
             | Self::Session(_) => false,
             Self::Authenticate { .. }
             | Self::Queue { .. }

@@ -8,6 +8,7 @@ use crate::error::PublicError;
 use crate::health::Tending;
 use crate::ids::{HostId, JobId, RequestId, Token};
 use crate::job::{Actor, JobSpec, JobState};
+use crate::lead::LeadMoved;
 pub use crate::output::LogChunk;
 use crate::output::{LogAsk, LogNote};
 use crate::queue::QueueSpec;
@@ -272,6 +273,11 @@ pub enum ApiRequest {
     },
     /// Card time that users held and did not use.
     Idle(Freshness),
+    /// Let another host lead: this one, by name or number, or whichever is best.
+    MoveLead {
+        /// Whom.
+        to: Option<String>,
+    },
 }
 
 /// What can be answered.
@@ -366,4 +372,6 @@ pub enum ApiReply {
     Session(Box<SessionNews>),
     /// Card time held idle, most first.
     Idle(Vec<IdleRow>),
+    /// The lead moved.
+    LeadMoved(LeadMoved),
 }

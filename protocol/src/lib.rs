@@ -26,6 +26,7 @@ pub mod gossip;
 pub mod health;
 pub mod ids;
 pub mod job;
+pub mod lead;
 pub mod limits;
 pub mod output;
 pub mod peer;

@@ -6,6 +6,7 @@ use crate::command::{Outcome, Proposal};
 use crate::error::PublicError;
 use crate::ids::{ClusterId, HostId, JobId, LeaseEpoch, Token};
 use crate::job::Actor;
+use crate::lead::{LeadAsk, LeadNews};
 use crate::secret::Secret;
 use crate::session::{SessionAsk, SessionNews};
 use serde::{Deserialize, Serialize};
@@ -90,6 +91,8 @@ pub enum PeerRequest {
         /// What.
         ask: SessionAsk,
     },
+    /// About the lead.
+    Lead(LeadAsk),
 }
 
 /// What a peer answers.
@@ -131,6 +134,8 @@ pub enum PeerReply {
     },
     /// Where a session stands.
     Session(Box<SessionNews>),
+    /// About the lead.
+    Lead(LeadNews),
 }
 
 /// What a host without a certificate asks with its join token, inside TLS to a server whose CA fingerprint the

@@ -12,13 +12,16 @@ pub mod failover;
 pub mod flood;
 pub mod follow;
 pub mod freeze;
+pub mod full_disk;
 pub mod gang_loss;
 pub mod gang_meets;
 pub mod gang_size;
 pub mod hands;
 pub mod hooks;
 mod host_files;
+pub mod lead;
 pub mod lost_answer;
+mod mounts;
 pub mod noise;
 pub mod output;
 pub mod partition;
@@ -27,6 +30,7 @@ pub mod reboot;
 pub mod report;
 pub mod row;
 pub mod sessions;
+pub mod slow_disk;
 mod spaces;
 mod traffic;
 mod tty;
@@ -104,7 +108,7 @@ fn budget(name: &str, default: u64) -> u64 {
 }
 
 /// Names of all scenarios, by fault id, in the order in which they run.
-pub const SCENARIOS: [&str; 27] = [
+pub const SCENARIOS: [&str; 33] = [
     "P1",
     "P2",
     "P3",
@@ -132,6 +136,12 @@ pub const SCENARIOS: [&str; 27] = [
     "R039-6",
     "R039-bridge",
     "R041",
+    "P3F",
+    "O1",
+    "O5",
+    "D6",
+    "D7",
+    "D8",
 ];
 
 /// Runs one scenario.
@@ -173,6 +183,12 @@ async fn scenario(name: &str, bench: &Bench) -> Result<Report, LabError> {
         "R039-6" => gang_meets::at_a_port_of_its_own(bench, true).await,
         "R039-bridge" => gang_meets::behind_a_bridge(bench).await,
         "R041" => gang_size::shrinks_and_grows(bench).await,
+        "P3F" => freeze::follower_frozen(bench).await,
+        "O1" => lead::restarted_in_turn(bench).await,
+        "O5" => lead::host_drained(bench).await,
+        "D6" => full_disk::no_room(bench).await,
+        "D7" => full_disk::read_only(bench).await,
+        "D8" => slow_disk::leader_on_a_slow_disk(bench).await,
         other => Ok(Report::new(other, Verdict::Fail(format!("no such scenario; there are {SCENARIOS:?}")))),
     }
 }

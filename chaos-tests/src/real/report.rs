@@ -9,6 +9,8 @@ pub enum Verdict {
     Pass,
     /// What did not hold.
     Fail(String),
+    /// Why it could not be tried here: that is no success.
+    NotExercised(String),
 }
 
 /// One scenario's outcome.
@@ -64,6 +66,7 @@ impl Report {
         let verdict = match &self.verdict {
             Verdict::Pass => "pass".to_owned(),
             Verdict::Fail(why) => format!("FAIL: {why}"),
+            Verdict::NotExercised(why) => format!("NOT EXERCISED: {why}"),
         };
         let figures: Vec<_> = self
             .figures

@@ -48,8 +48,10 @@ impl Row {
         let mut row = Self::new(&report.scenario, what, bounded.map(|(_, bound)| bound));
         row.measured_ms.extend(bounded.map(|(measured, _)| measured));
         row.runs = report.rounds;
-        if let Verdict::Fail(why) = &report.verdict {
-            row.violations.push(why.clone());
+        match &report.verdict {
+            Verdict::Pass => {}
+            Verdict::Fail(why) => row.violations.push(why.clone()),
+            Verdict::NotExercised(why) => row.skipped = Some(why.clone()),
         }
         row
     }

@@ -10,6 +10,7 @@ pub(crate) mod segment;
 pub(crate) mod store;
 #[cfg(test)]
 mod tests;
+pub(crate) mod times;
 pub(crate) mod writer;
 
 use header::{Owner, SEGMENT_HEADER};
@@ -25,6 +26,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use store::{LogStore, Memory};
+use times::FsyncTimes;
+pub use times::{DiskPace, fsync_pace};
 use writer::Writer;
 
 /// Makes a file's data durable. Tests put a failing one here.
@@ -33,31 +36,6 @@ pub(crate) type SyncFn = Arc<dyn Fn(&File) -> io::Result<()> + Send + Sync>;
 /// The real one.
 pub(crate) fn sync_data() -> SyncFn {
     Arc::new(File::sync_data)
-}
-
-/// Fsync times that are remembered: at a thousand a second, the last quarter of a second.
-const TIMES: usize = 256;
-
-/// The last fsync times of the log.
-#[derive(Default)]
-pub(crate) struct FsyncTimes(Mutex<VecDeque<Duration>>);
-
-impl FsyncTimes {
-    fn add(&self, time: Duration) {
-        let mut times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if times.len() == TIMES {
-            times.pop_front();
-        }
-        times.push_back(time);
-    }
-
-    /// The 99th percentile of the remembered ones; zero if there are none.
-    pub(crate) fn p99(&self) -> Duration {
-        let mut times: Vec<_> =
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
-        times.sort_unstable();
-        times.get((times.len() * 99 / 100).min(times.len().saturating_sub(1))).copied().unwrap_or_default()
-    }
 }
 
 /// How to open a log.
@@ -85,9 +63,9 @@ impl LogHandle {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The 99th percentile of recent fsyncs.
-    pub(crate) fn fsync_p99(&self) -> Duration {
-        self.times.p99()
+    /// How the disk does; what takes longer than this is slow.
+    pub(crate) fn pace(&self, slow_above: Duration) -> DiskPace {
+        DiskPace { full: self.is_full(), ..self.times.pace(slow_above) }
     }
 
     /// Whether the disk refused room for the next segment; what is left is for votes.

@@ -4,12 +4,13 @@
 //! An error of the disk ends the log for good. An fsync that failed is never tried again: the kernel may have
 //! dropped the pages, and a second try would lie.
 
+use super::SyncFn;
 use super::header::{Owner, SEGMENT_HEADER, SegmentHeader};
 use super::queue::{Job, Queue};
 use super::record::{self, Place, Record, record_bytes};
 use super::recover::{Active, Closed};
 use super::segment::{self, Spares};
-use super::{FsyncTimes, SyncFn};
+use super::times::FsyncTimes;
 use crate::config::{LogId, Rota, Vote};
 use openraft::storage::IOFlushed;
 use std::collections::VecDeque;
@@ -18,7 +19,6 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// The writer's own state.
@@ -184,9 +184,9 @@ impl Writer {
     }
 
     fn make_durable(&mut self) -> io::Result<()> {
-        let begun = Instant::now();
+        self.times.begin();
         (self.sync)(&self.active.file)?;
-        self.times.add(begun.elapsed());
+        self.times.end();
         self.synced = self.active.end;
         Ok(())
     }

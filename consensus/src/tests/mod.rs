@@ -4,6 +4,7 @@ mod churn;
 mod failover;
 mod files;
 mod golden;
+mod lead;
 mod membership;
 mod proposals;
 mod reads;
@@ -35,6 +36,7 @@ pub(crate) struct Cluster {
     pub hub: Hub,
     dir: TempDir,
     pub tuning: Tuning,
+    pub timings: Timings,
     pub peers: BTreeMap<HostId, Consensus>,
     requests: AtomicU64,
 }
@@ -50,6 +52,7 @@ impl Cluster {
             hub: Hub::new(),
             dir: tempfile::tempdir().expect("a directory"),
             tuning,
+            timings: TIMINGS,
             peers: BTreeMap::new(),
             requests: AtomicU64::new(1),
         };
@@ -78,7 +81,8 @@ impl Cluster {
     }
 
     pub(crate) async fn start(&mut self, id: HostId) -> Result<(), StartError> {
-        let config = ConsensusConfig { host: id, cluster: CLUSTER, dir: self.path(id), timings: TIMINGS };
+        let config =
+            ConsensusConfig { host: id, cluster: CLUSTER, dir: self.path(id), timings: self.timings };
         let peer = start::start(config, self.tuning.clone(), self.hub.link(id)).await?;
         self.hub.put(id, peer.clone());
         self.peers.insert(id, peer);

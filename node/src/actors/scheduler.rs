@@ -78,7 +78,8 @@ impl Actor for Scheduler {
 /// One round; true when another may find more.
 async fn round(state: &mut State) -> bool {
     let node = &state.node;
-    if !node.consensus.leadership().borrow().leading || state.refused >= REFUSED_MAX {
+    let leadership = *node.consensus.leadership().borrow();
+    if !leadership.leading || state.refused >= REFUSED_MAX {
         return false;
     }
     let now_ms = clock::wall_ms();
@@ -103,7 +104,7 @@ async fn round(state: &mut State) -> bool {
     }
     let moves = plan.moves.len();
     metrics::counter!(crate::meters::PLAN_MOVES).increment(moves as u64);
-    let Some(refused) = commit(node, plan).await else {
+    let Some(refused) = commit(node, leadership.term, plan).await else {
         return false;
     };
     // Once may be the state that moved on under the plan; again and again is a plan that apply will never take.
@@ -112,11 +113,11 @@ async fn round(state: &mut State) -> bool {
     is_cut || moves >= config.moves_max || refused > 0
 }
 
-/// How many moves were refused; none when the plan was not committed.
-async fn commit(node: &Node, plan: Plan) -> Option<usize> {
+/// How many moves were refused; none when the plan was not committed: it may be so only in the term it was made in.
+async fn commit(node: &Node, term: u64, plan: Plan) -> Option<usize> {
     let proposal =
         Proposal { request: RequestId::NONE, actor: Author::system(), command: Command::CommitPlan { plan } };
-    match node.consensus.propose(vec![proposal], COMMIT_DEADLINE).await {
+    match node.consensus.propose_in_term(term, vec![proposal], COMMIT_DEADLINE).await {
         Ok(outcomes) => Some(
             outcomes
                 .iter()

@@ -148,7 +148,7 @@ async fn take_calls<R: AsyncRead + Unpin>(
 
 async fn answer(node: &Arc<Node>, caller: Caller, request: ApiRequest, answers: Answers) {
     let started = Instant::now();
-    let (kind, result) = match request {
+    let request = match request {
         ApiRequest::Watch { job } => return read::watch(node, &caller, job, answers).await,
         ApiRequest::Logs { job, index, attempt, stream, offset, follow } => {
             let (attempt, start) = (attempt.map(AttemptName::Token), LogStart::Offset(offset));
@@ -158,6 +158,14 @@ async fn answer(node: &Arc<Node>, caller: Caller, request: ApiRequest, answers: 
         ApiRequest::Output { ask } => {
             return logs::stream(node, &caller, logs::Wanted { ask, notes: true }, answers).await;
         }
+        other => other,
+    };
+    let Some(_inside) = node.serving.enter() else {
+        let error = PublicError::new(ErrorCode::NoLeader, "this agent is stopping: ask another host");
+        answers.send(false, Err(error.retry_after(100))).await;
+        return;
+    };
+    let (kind, result) = match request {
         ApiRequest::Session(call) => ("session", sessions::answer(node, &caller, *call).await),
         ApiRequest::Authenticate { .. } => ("read", Ok(ApiReply::Done)), // Taken by the session.
         request if !request.is_read() => ("write", write::answer(node, &caller, request).await),

@@ -2,6 +2,7 @@
 
 use super::caller::Caller;
 use super::{WRITE_DEADLINE, not_found, notes};
+use crate::lead;
 use crate::net::{PeerLink, TokenKind, mint_secret};
 use crate::node::Node;
 use rota_core::view;
@@ -81,6 +82,11 @@ pub(super) async fn answer(
         }
         // Never deduplicated: the stored answer of an earlier request could not repeat the secret.
         ApiRequest::MintToken { request: _, usage, ttl_ms } => mint(node, caller, usage, ttl_ms).await,
+        ApiRequest::MoveLead { to } => {
+            caller.at_least(Role::Operator)?;
+            let to = to.map(|name| host_named(node, &name)).transpose()?;
+            lead::moved(node, to).await.map(ApiReply::LeadMoved)
+        }
         other => Err(PublicError::new(ErrorCode::Internal, format!("not a write: {other:?}"))),
     }
 }
@@ -176,24 +182,23 @@ async fn send_signal(
         })
         .ok_or_else(|| not_found("job", &job.to_string()))?;
     caller.at_least(Role::Submitter)?;
-    for (token, host) in live {
-        if host == node.host {
-            node.shims.signal(token, signal).await;
-            continue;
-        }
-        let request = PeerRequest::Signal { attempt: token, signal };
-        match node.net.call(host, request, SIGNAL_DEADLINE).await {
-            Ok(PeerReply::Refused(error)) => return Err(error),
-            Ok(_) => {}
-            Err(error) => {
-                return Err(PublicError::new(
-                    ErrorCode::Busy,
-                    format!("host {host} did not answer: {error}"),
-                ));
-            }
-        }
+    // All at once: a host that does not answer costs its own deadline, and no other host's tasks their signal.
+    let sent = live.into_iter().map(|(token, host)| signal_one(node, token, host, signal));
+    let results: Vec<_> = futures_util::future::join_all(sent).await;
+    results.into_iter().collect::<Result<Vec<()>, _>>().map(|_| ApiReply::Done)
+}
+
+async fn signal_one(node: &Node, token: Token, host: HostId, signal: u8) -> Result<(), PublicError> {
+    if host == node.host {
+        node.shims.signal(token, signal).await;
+        return Ok(());
     }
-    Ok(ApiReply::Done)
+    let request = PeerRequest::Signal { attempt: token, signal };
+    match node.net.call(host, request, SIGNAL_DEADLINE).await {
+        Ok(PeerReply::Refused(error)) => Err(error),
+        Ok(_) => Ok(()),
+        Err(error) => Err(PublicError::new(ErrorCode::Busy, format!("host {host} did not answer: {error}"))),
+    }
 }
 
 async fn mint(node: &Node, caller: &Caller, usage: TokenUse, ttl_ms: u64) -> Result<ApiReply, PublicError> {

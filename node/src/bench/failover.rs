@@ -2,9 +2,9 @@
 //! the time from the last acknowledged submit before to the first after it is the gap. Then the old leader comes
 //! back and the next one dies. Every second kill falls while jobs are handed out, every other while they end.
 
-use super::BenchLab;
 use super::figures::{Figures, percentile_ms};
-use crate::cli::ops::BenchFailoverArgs;
+use super::{BenchLab, planned};
+use crate::cli::ops::{BenchFailoverArgs, FailoverKind};
 use crate::lab::{Lab, LabError, new_request};
 use crate::lab_work::{Stubborn, Witness, as_array, shell_job};
 use rota_protocol::ids::JobId;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How long all jobs may take at the end.
 const DONE_LIMIT: Duration = Duration::from_secs(120);
 /// Tasks that are handed out, or end, while the leader dies.
-const TASKS_AT_KILL: u32 = 100;
+pub(super) const TASKS_AT_KILL: u32 = 100;
 
 /// What to do.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +52,9 @@ pub struct Found {
 /// # Errors
 /// The cluster does not start, or a killed peer does not come back.
 pub async fn run(args: &BenchFailoverArgs) -> Result<Figures, LabError> {
+    if args.kind == FailoverKind::Planned {
+        return planned::run(args).await;
+    }
     let profile = args.profile.clone();
     let mut bench = BenchLab::start(args.peers, |options| {
         options.cpus = Some("64".into());
@@ -68,17 +71,47 @@ pub async fn run(args: &BenchFailoverArgs) -> Result<Figures, LabError> {
     figures.value("gap_median_ms", percentile_ms(&gaps, 500));
     figures.value("gap_p99_ms", percentile_ms(&gaps, 990));
     figures.value("gap_max_ms", percentile_ms(&gaps, 1_000));
-    for (name, count) in [
-        ("accepted", found.accepted),
-        ("lost", found.lost),
-        ("ids_reused", found.ids_reused),
-        ("run_twice", found.run_twice),
-        ("ends_lost", found.ends_lost),
-        ("hashes_differ", found.hashes_differ),
-    ] {
-        figures.count(name, count);
-    }
+    found.tell(&mut figures);
     Ok(figures)
+}
+
+impl Found {
+    /// Adds the counts.
+    pub(super) fn tell(&self, figures: &mut Figures) {
+        for (name, count) in [
+            ("accepted", self.accepted),
+            ("lost", self.lost),
+            ("ids_reused", self.ids_reused),
+            ("run_twice", self.run_twice),
+            ("ends_lost", self.ends_lost),
+            ("hashes_differ", self.hashes_differ),
+        ] {
+            figures.count(name, count);
+        }
+    }
+
+    /// Waits for all jobs to end, and counts what is wrong with them.
+    pub(super) async fn judge(
+        &mut self,
+        lab: &Lab,
+        client: &mut Stubborn,
+        witness: &Witness,
+        jobs: &[JobId],
+    ) -> Result<(), LabError> {
+        let rows = client.until_done(jobs, DONE_LIMIT, |_, _| {}).await?;
+        let succeeded: BTreeSet<JobId> =
+            rows.iter().filter(|row| row.state == JobState::Succeeded).map(|row| row.job).collect();
+        let distinct: BTreeSet<JobId> = jobs.iter().copied().collect();
+        let digests = lab.digests().await?;
+        let agree = digests.windows(2).all(|pair| (pair[0].2, pair[0].3) == (pair[1].2, pair[1].3));
+        self.accepted = jobs.len() as u64;
+        self.lost = jobs.iter().filter(|job| !succeeded.contains(job)).count() as u64;
+        self.ids_reused = (jobs.len() - distinct.len()) as u64;
+        self.run_twice = witness.run_twice();
+        self.ends_lost = witness.counts().values().filter(|(starts, ends)| starts != ends).count() as u64;
+        self.hashes_differ = u64::from(!agree);
+        Ok(())
+    }
 }
 
 /// Kills the leader of a running cluster as often as the plan says, then waits for everything to end.
@@ -104,17 +137,7 @@ pub async fn kill_leaders(lab: &mut Lab, dir: &Path, plan: &FailoverPlan) -> Res
         lab.spawn(leader)?;
         lab.until_up(lab.peers.len()).await?;
     }
-    let rows = client.until_done(&jobs, DONE_LIMIT, |_, _| {}).await?;
-    let succeeded = |job: &JobId| rows.iter().any(|row| row.job == *job && row.state == JobState::Succeeded);
-    let distinct: BTreeSet<JobId> = jobs.iter().copied().collect();
-    let digests = lab.digests().await?;
-    let agree = digests.windows(2).all(|pair| (pair[0].2, pair[0].3) == (pair[1].2, pair[1].3));
-    found.accepted = jobs.len() as u64;
-    found.lost = jobs.iter().filter(|job| !succeeded(job)).count() as u64;
-    found.ids_reused = (jobs.len() - distinct.len()) as u64;
-    found.run_twice = witness.run_twice();
-    found.ends_lost = witness.counts().values().filter(|(starts, ends)| starts != ends).count() as u64;
-    found.hashes_differ = u64::from(!agree);
+    found.judge(lab, &mut client, &witness, &jobs).await?;
     Ok(found)
 }
 

@@ -10,7 +10,10 @@ pub mod failover;
 pub mod figures;
 pub mod idle;
 pub mod launch;
+pub mod planned;
 pub mod planner;
+pub mod pulse;
+pub mod rolling;
 pub mod submit;
 
 use crate::cli::ops::{BenchArgs, BenchKind};
@@ -28,6 +31,7 @@ pub async fn run(args: BenchArgs) -> Result<(), LabError> {
         BenchKind::Burst(args) => (args.json, burst::run(&args).await?),
         BenchKind::Attempts(args) => (args.json, attempts::run(&args).await?),
         BenchKind::Failover(args) => (args.json, failover::run(&args).await?),
+        BenchKind::Rolling(args) => (args.json, rolling::run(&args).await?),
         BenchKind::Idle(args) => (args.json, idle::run(&args).await?),
         BenchKind::Plan(args) => (args.json, planner::plan(&args)?),
         BenchKind::Reclaim(args) => (args.json, planner::reclaim(&args)?),

@@ -3,6 +3,7 @@
 use super::context::{Context, ReadArgs, document, say, tell};
 use super::device::{self, BreakerArgs, breaker_text};
 use super::failure::{Failure, STATUS_FAILED};
+use super::lead::{self, TransferArgs};
 use crate::client::target::SYSTEM_DATA_DIR;
 use crate::client::{fresh_request, unexpected};
 use crate::doctor::{DoctorInput, examine, isolation};
@@ -39,6 +40,8 @@ pub enum ClusterCommand {
     Token(TokenArgs),
     /// How many hosts may be taken out by their own faults
     Breaker(BreakerArgs),
+    /// Let another host lead: this one, or whichever is best; nothing is interrupted
+    Transfer(TransferArgs),
 }
 
 /// What a token is for.
@@ -87,6 +90,7 @@ pub fn wants_json(args: &ClusterArgs) -> bool {
         ClusterCommand::Status(read) => read.json,
         ClusterCommand::Token(token) => token.json,
         ClusterCommand::Breaker(breaker) => breaker.json,
+        ClusterCommand::Transfer(transfer) => transfer.json,
     }
 }
 
@@ -99,6 +103,7 @@ pub async fn cluster(context: &Context, args: &ClusterArgs) -> Result<u8, Failur
         ClusterCommand::Status(read) => status(context, *read).await,
         ClusterCommand::Token(args) => token(context, args).await,
         ClusterCommand::Breaker(args) => device::breaker(context, args).await,
+        ClusterCommand::Transfer(args) => lead::transfer(context, args).await,
     }
 }
 

@@ -21,6 +21,7 @@ pub mod interactive;
 pub mod job_args;
 pub mod job_flags;
 pub mod jobs;
+pub mod lead;
 pub mod logs;
 pub mod ops;
 pub mod queues;

@@ -3,7 +3,7 @@
 
 use super::Failure;
 use crate::bench::planner;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// What a command gives back: its exit status, or why it failed.
@@ -157,8 +157,10 @@ pub enum BenchKind {
     Burst(BenchBurstArgs),
     /// Short attempts a second on one host, and what they leave behind
     Attempts(BenchAttemptsArgs),
-    /// How long no submit is answered when the leader is killed
+    /// How long no submit is answered when the leader is killed, or hands over by plan
     Failover(BenchFailoverArgs),
+    /// What clients feel of a restart of every agent in turn
+    Rolling(BenchRollingArgs),
     /// What a cluster without work costs
     Idle(BenchIdleArgs),
     /// How long the planner takes for a round, in memory
@@ -245,9 +247,36 @@ pub struct BenchFailoverArgs {
     /// Hosts
     #[arg(long, default_value_t = 3)]
     pub peers: usize,
-    /// How often the leader is killed
-    #[arg(long, default_value_t = 10)]
+    /// What happens to the leader
+    #[arg(long, value_enum, default_value_t)]
+    pub kind: FailoverKind,
+    /// How often it does
+    #[arg(long, default_value_t = 10, visible_alias = "moves")]
     pub kills: usize,
+    /// Time bounds: production or chaos
+    #[arg(long, default_value = "production")]
+    pub profile: String,
+    /// Figures as one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What happens to the leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum FailoverKind {
+    /// Its agent is killed
+    #[default]
+    Kill,
+    /// It hands over by plan
+    Planned,
+}
+
+/// `rota bench rolling`
+#[derive(Debug, Args)]
+pub struct BenchRollingArgs {
+    /// Hosts
+    #[arg(long, default_value_t = 5)]
+    pub peers: usize,
     /// Time bounds: production or chaos
     #[arg(long, default_value = "production")]
     pub profile: String,

@@ -183,7 +183,11 @@ impl Retry {
         self.reached |= lost || answered;
         // A lone agent that was never there is not waited for: the user would rather know at once.
         let absent = error.code == ErrorCode::NoLeader && !self.reached && peers < 2;
-        let passing = matches!(error.code, ErrorCode::Unknown | ErrorCode::NoLeader | ErrorCode::Busy);
+        // A full disk is the leader's, which hands over; or room comes.
+        let passing = matches!(
+            error.code,
+            ErrorCode::Unknown | ErrorCode::NoLeader | ErrorCode::Busy | ErrorCode::StorageFull
+        );
         if !passing || absent || (lost && !is_repeatable(request)) {
             return Err(error);
         }
@@ -206,7 +210,10 @@ impl Retry {
 }
 
 /// A request that may be sent again after its answer was lost: everything that reads or has a request id. A token's
-/// secret is drawn anew by each call, and only the first one would be stored.
+/// secret is drawn anew by each call, and only the first one would be stored; a lead that moved would move on.
 fn is_repeatable(request: &ApiRequest) -> bool {
-    !matches!(request, ApiRequest::Signal { .. } | ApiRequest::MintToken { .. })
+    !matches!(
+        request,
+        ApiRequest::Signal { .. } | ApiRequest::MintToken { .. } | ApiRequest::MoveLead { to: None }
+    )
 }

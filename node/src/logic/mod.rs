@@ -15,6 +15,7 @@ pub mod gang;
 pub mod gather;
 pub mod health;
 pub mod idle;
+pub mod lead;
 pub mod lease;
 pub mod lease_book;
 pub mod ledger;

@@ -29,6 +29,7 @@ pub fn authorize(from: HostId, request: &PeerRequest) -> Result<(), PublicError>
         | PeerRequest::ReadLog { .. }
         | PeerRequest::FindLog { .. }
         | PeerRequest::Session { .. }
+        | PeerRequest::Lead(_)
         | PeerRequest::Signal { .. } => Ok(()),
     }
 }

@@ -6,6 +6,7 @@ use super::wire::{self, WholeSend, WireError};
 use super::{CloseCode, Inner, LinkError};
 use crate::framing;
 use rota_protocol::frame::FrameKind;
+use rota_protocol::lead::LeadAsk;
 use rota_protocol::limits::FRAME_BYTES_MAX;
 use rota_protocol::peer::{PeerReply, PeerRequest};
 use rota_protocol::{ErrorCode, HostId, PublicError};
@@ -87,8 +88,11 @@ fn is_repeatable(request: &PeerRequest) -> bool {
         | PeerRequest::Renew { .. }
         | PeerRequest::ReadLog { .. }
         | PeerRequest::FindLog { .. }
-        | PeerRequest::Session { .. } => true,
-        PeerRequest::Propose { .. } | PeerRequest::Signal { .. } => false,
+        | PeerRequest::Session { .. }
+        | PeerRequest::Lead(LeadAsk::Fit) => true,
+        PeerRequest::Lead(LeadAsk::Move { .. })
+        | PeerRequest::Propose { .. }
+        | PeerRequest::Signal { .. } => false,
     }
 }
 

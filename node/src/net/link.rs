@@ -33,7 +33,8 @@ impl Class {
             | PeerRequest::ReadLog { .. }
             | PeerRequest::FindLog { .. }
             | PeerRequest::Signal { .. }
-            | PeerRequest::Session { .. } => Self::Rest,
+            | PeerRequest::Session { .. }
+            | PeerRequest::Lead(_) => Self::Rest,
         }
     }
 }
