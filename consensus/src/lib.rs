@@ -9,6 +9,7 @@
 //! Invariants: a vote and an entry are durable before anyone hears of them; a failed fsync is final; an entry that
 //! this build cannot read ends the peer; a host id is never used again; nothing that matters rests on metrics.
 
+mod changes;
 mod config;
 mod inbound;
 mod incoming;
@@ -31,6 +32,7 @@ mod transfer;
 mod turn;
 mod wire;
 
+pub use changes::FeedFault;
 pub use config::{ConsensusConfig, Timings};
 pub use leadership::Leadership;
 pub use link::{LinkError, PeerLink};
@@ -48,6 +50,7 @@ use openraft::EmptyNode;
 use openraft::errors::{InitializeError, RaftError};
 use propose::{Answer, Proposals};
 use read::{Reader, no_leader};
+use rota_protocol::change::Changes;
 use rota_protocol::command::{Command, Outcome, Proposal};
 use rota_protocol::ids::HostId;
 use rota_protocol::peer::{PeerReply, PeerRequest};
@@ -206,6 +209,23 @@ impl Consensus {
     /// `NoLeader` at the deadline, `Busy` if too many readers wait.
     pub async fn read_barrier(&self, deadline: Duration) -> Result<u64, PublicError> {
         self.0.reader.barrier(deadline).await
+    }
+
+    /// As [`Consensus::read_barrier`], but where this peer's state was the whole truth at most `age` ago, it will do as it
+    /// is. Returns how long ago that was.
+    ///
+    /// # Errors
+    /// As for [`Consensus::read_barrier`], when the state is older and cannot be confirmed.
+    pub async fn read_within(&self, age: Duration, deadline: Duration) -> Result<Duration, PublicError> {
+        self.0.reader.within(age, deadline).await
+    }
+
+    /// What jobs went through after the entry of this index, as far as this peer has applied it.
+    ///
+    /// # Errors
+    /// It is not known any more.
+    pub fn changes_since(&self, after: u64) -> Result<Changes, FeedFault> {
+        self.0.machine.changes_since(after)
     }
 
     /// Confirms that this peer leads, by a round of a quorum that begins after the call. Callers share rounds.

@@ -3,14 +3,17 @@
 //! What this is not: it decides nothing and reads no clock. An entry that this build cannot read ends the peer; it is
 //! never skipped, because the replicas would part.
 
+use crate::changes::{FeedFault, Ring};
 use crate::config::{EntryPayload, LogEntry, LogId, Membership, Reply, Rota, SnapshotMeta, StoredMembership};
 use crate::snapshot_file::{self, SnapshotFault, SnapshotFile};
 use futures_util::{Stream, StreamExt};
 use openraft::OptionalSend;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot};
 use rota_core::{Event, State};
+use rota_protocol::change::{Changes, StateChange};
 use rota_protocol::command::Entry;
 use rota_protocol::ids::ClusterId;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -44,6 +47,7 @@ pub(crate) struct Shared {
     replica: RwLock<Replica>,
     events: broadcast::Sender<Arc<AppliedNote>>,
     applied: watch::Sender<u64>,
+    changes: Ring,
     /// The snapshot that counts; the lock also orders changes of the file's name.
     current: Mutex<Option<(SnapshotMeta, SnapshotFile)>>,
     /// Held while snapshot files are written; true once they must not be any more.
@@ -91,6 +95,10 @@ impl Shared {
 
     pub(crate) fn events(&self) -> broadcast::Receiver<Arc<AppliedNote>> {
         self.events.subscribe()
+    }
+
+    pub(crate) fn changes_since(&self, after: u64) -> Result<Changes, FeedFault> {
+        self.changes.since(after)
     }
 
     pub(crate) fn applied(&self) -> watch::Receiver<u64> {
@@ -161,6 +169,7 @@ impl Machine {
             replica: RwLock::new(replica),
             events: broadcast::Sender::new(EVENTS_BEHIND_MAX),
             applied: watch::Sender::new(applied),
+            changes: Ring::after(applied),
             current: Mutex::new(current),
             closed: Mutex::new(false),
             dir: dir.to_owned(),
@@ -193,12 +202,26 @@ impl Machine {
                 }
             }
         };
+        self.note_changes(index, &events);
         if !events.is_empty() {
             // Nobody listening is fine.
             let _ = self.0.events.send(Arc::new(AppliedNote { index, events, resync: false }));
         }
         self.0.applied.send_replace(index);
         Ok(reply)
+    }
+
+    /// The states of the jobs that an entry changed, as it left them: apply goes on only after this.
+    fn note_changes(&self, index: u64, events: &[Event]) {
+        let replica = self.0.replica();
+        let mut seen = BTreeSet::new();
+        let changed = events.iter().filter_map(|event| match event {
+            Event::JobChanged(job) if seen.insert(*job) => {
+                Some(StateChange { index, job: *job, state: replica.state.job(*job)?.state })
+            }
+            _ => None,
+        });
+        self.0.changes.add(index, changed);
     }
 }
 
@@ -259,6 +282,7 @@ impl RaftStateMachine<Rota> for Machine {
         let index = state.applied_index();
         *self.0.replica_mut() =
             Replica { state, last: meta.last_log_id, membership: meta.last_membership.clone() };
+        self.0.changes.forget(index);
         let _ = self.0.events.send(Arc::new(AppliedNote { index, events: Vec::new(), resync: true }));
         self.0.applied.send_replace(index);
         Ok(())

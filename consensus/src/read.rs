@@ -10,7 +10,7 @@ use openraft::ReadPolicy;
 use rota_protocol::ids::HostId;
 use rota_protocol::peer::{PeerReply, PeerRequest};
 use rota_protocol::{ErrorCode, PublicError};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
@@ -111,12 +111,52 @@ pub(crate) struct Reader {
     pub applied: watch::Receiver<u64>,
     pub local: Rounds,
     pub remote: Rounds,
+    pub fresh: Fresh,
+}
+
+/// When this peer's state was last known to be the whole truth: the beginning of the last barrier that it passed. Later
+/// states only know more, so what is read now is at most as old as that.
+#[derive(Default)]
+pub(crate) struct Fresh(Mutex<Option<Instant>>);
+
+impl Fresh {
+    fn as_of(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn passed(&self, begun: Instant) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = (*held).max(Some(begun));
+    }
 }
 
 impl Reader {
+    /// Returns how old the state is at most, which is no more than `age`.
+    pub(crate) async fn within(&self, age: Duration, deadline: Duration) -> Result<Duration, PublicError> {
+        let begun = Instant::now();
+        let held = self.fresh.as_of().map(|at| begun.duration_since(at));
+        if let Some(held) = held.filter(|held| *held <= age) {
+            return Ok(held);
+        }
+        self.barrier(deadline).await.map_err(|error| match held {
+            Some(held) => PublicError {
+                message: format!("{}; what this peer knows is {} ms old", error.message, held.as_millis()),
+                ..error
+            },
+            None => error,
+        })?;
+        Ok(begun.elapsed())
+    }
+
     /// Returns the confirmed index once this peer has applied it.
     pub(crate) async fn barrier(&self, deadline: Duration) -> Confirmed {
-        let deadline = Instant::now() + deadline;
+        let begun = Instant::now();
+        let confirmed = self.confirm(begun + deadline).await?;
+        self.fresh.passed(begun);
+        Ok(confirmed)
+    }
+
+    async fn confirm(&self, deadline: Instant) -> Confirmed {
         let mut leadership = self.leadership.clone();
         loop {
             let at = *leadership.borrow_and_update();

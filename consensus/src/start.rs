@@ -10,7 +10,7 @@ use crate::log::{self, LogConfig, LogError};
 use crate::machine::{Machine, Shared};
 use crate::network::Network;
 use crate::propose::Proposer;
-use crate::read::{Reader, Rounds, confirm_local, confirm_remote};
+use crate::read::{Fresh, Reader, Rounds, confirm_local, confirm_remote};
 use crate::snapshot_file::SnapshotFault;
 use crate::turn::{Heard, take_turns};
 use crate::{Consensus, Inner};
@@ -95,6 +95,7 @@ pub(crate) async fn start(
         applied: shared.applied(),
         local,
         remote,
+        fresh: Fresh::default(),
     };
     Ok(Consensus(Arc::new(Inner {
         host,

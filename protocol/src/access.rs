@@ -38,6 +38,7 @@ impl ApiRequest {
             | Self::Me
             | Self::Queues { .. }
             | Self::Idle(_)
+            | Self::Changes { .. }
             | Self::Reservations { .. } => true,
         }
     }

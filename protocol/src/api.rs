@@ -3,6 +3,7 @@
 //!
 //! Transport: frames ([`crate::frame`]) over the agent's unix socket (the kernel vouches for the user) or over
 //! QUIC with the API's ALPN (the first request must be `Authenticate`).
+use crate::change::Changes;
 use crate::command::{JobChange, TokenUse};
 use crate::error::PublicError;
 use crate::health::Tending;
@@ -49,6 +50,8 @@ pub enum Freshness {
     Linearizable,
     /// Whatever this peer has applied; works without a quorum.
     Stale,
+    /// What this peer knows, if that was the whole truth at most so many ms ago; else confirmed anew. Answered by `Aged`.
+    Within(u32),
 }
 
 /// Which of a task's outputs.
@@ -273,6 +276,11 @@ pub enum ApiRequest {
     },
     /// Card time that users held and did not use.
     Idle(Freshness),
+    /// Stream changes of jobs after a log index, or from now on.
+    Changes {
+        /// Where an earlier stream, at whichever peer, left off.
+        after: Option<u64>,
+    },
     /// Let another host lead: this one, by name or number, or whichever is best.
     MoveLead {
         /// Whom.
@@ -374,4 +382,13 @@ pub enum ApiReply {
     Idle(Vec<IdleRow>),
     /// The lead moved.
     LeadMoved(LeadMoved),
+    /// The next piece of the feed of changes; the first tells where it begins.
+    Changes(Changes),
+    /// An answer that was true so long ago, or later.
+    Aged {
+        /// At most this old, in ms.
+        age_ms: u64,
+        /// The answer.
+        reply: Box<ApiReply>,
+    },
 }

@@ -15,6 +15,7 @@ pub mod attempt;
 pub mod bytes;
 pub mod cage;
 pub mod care;
+pub mod change;
 pub mod codec;
 pub mod command;
 pub mod container;

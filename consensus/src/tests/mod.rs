@@ -2,6 +2,7 @@
 
 mod churn;
 mod failover;
+mod feed;
 mod files;
 mod golden;
 mod lead;

@@ -12,6 +12,7 @@ use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::JobId;
 use rota_protocol::job::Role;
 use rota_protocol::view::{ClusterView, JobRow, PeerRow};
+use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 
 pub(super) async fn answer(
@@ -19,6 +20,32 @@ pub(super) async fn answer(
     caller: &Caller,
     request: ApiRequest,
 ) -> Result<ApiReply, PublicError> {
+    let Some(age) = allowed_age(&request) else { return fresh(node, caller, request).await };
+    let age = node.consensus.read_within(age, READ_DEADLINE).await?;
+    let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+    let reply = Box::new(fresh(node, caller, request).await?);
+    Ok(ApiReply::Aged { age_ms, reply })
+}
+
+/// How old an answer may be, where the caller gives a bound.
+fn allowed_age(request: &ApiRequest) -> Option<Duration> {
+    match request {
+        ApiRequest::Queue { freshness, .. }
+        | ApiRequest::Show { freshness, .. }
+        | ApiRequest::Hosts { freshness }
+        | ApiRequest::Devices { freshness }
+        | ApiRequest::Queues { freshness }
+        | ApiRequest::Reservations { freshness }
+        | ApiRequest::Idle(freshness)
+        | ApiRequest::Cluster { freshness } => match freshness {
+            Freshness::Within(ms) => Some(Duration::from_millis(u64::from(*ms))),
+            Freshness::Linearizable | Freshness::Stale => None,
+        },
+        _ => None,
+    }
+}
+
+async fn fresh(node: &Node, caller: &Caller, request: ApiRequest) -> Result<ApiReply, PublicError> {
     match request {
         ApiRequest::Queue { filter, freshness } => {
             listed(node, freshness, |state| {
@@ -115,7 +142,8 @@ async fn devices(node: &Node, freshness: Freshness) -> Result<ApiReply, PublicEr
 async fn barrier(node: &Node, freshness: Freshness) -> Result<(), PublicError> {
     match freshness {
         Freshness::Linearizable => node.consensus.read_barrier(READ_DEADLINE).await.map(|_| ()),
-        Freshness::Stale => Ok(()),
+        // A bound on the age was looked at before.
+        Freshness::Stale | Freshness::Within(_) => Ok(()),
     }
 }
 
@@ -232,6 +260,52 @@ pub(super) async fn watch(node: &Node, caller: &Caller, job: JobId, answers: Ans
                 answers.send(false, Err(not_found("job", &job.to_string()))).await;
                 return;
             }
+        }
+    }
+}
+
+/// Streams what jobs of the caller go through, in the order of the log, without a gap: after an index that an earlier
+/// stream told, here or at another peer, or from now on.
+pub(super) async fn changes(node: &Node, caller: &Caller, after: Option<u64>, answers: Answers) {
+    let mut applied = node.consensus.applied();
+    let confirmed = match node.consensus.read_barrier(READ_DEADLINE).await {
+        Ok(index) => index,
+        Err(error) => {
+            answers.send(false, Err(error)).await;
+            return;
+        }
+    };
+    let mut after = after.unwrap_or(confirmed);
+    if after > *applied.borrow_and_update() {
+        let message = format!("log index {after} does not exist yet; the newest is {confirmed}");
+        answers.send(false, Err(PublicError::invalid("after", message, &confirmed.to_string()))).await;
+        return;
+    }
+    let mut first = true;
+    loop {
+        let mut piece = match node.consensus.changes_since(after) {
+            Ok(piece) => piece,
+            Err(fault) => {
+                answers.send(false, Err(PublicError::new(ErrorCode::Conflict, fault.to_string()))).await;
+                return;
+            }
+        };
+        let moved = piece.upto > after;
+        after = piece.upto;
+        node.consensus.read(|state| {
+            piece.changes.retain(|change| state.job(change.job).is_some_and(|job| caller.sees(&job.tenant)));
+        });
+        let tells = first || !piece.changes.is_empty();
+        if tells && !answers.send(true, Ok(ApiReply::Changes(piece))).await {
+            return;
+        }
+        first = false;
+        if moved {
+            continue;
+        }
+        tokio::select! {
+            changed = applied.changed() => if changed.is_err() { return },
+            () = answers.closed() => return,
         }
     }
 }

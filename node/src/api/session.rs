@@ -150,6 +150,7 @@ async fn answer(node: &Arc<Node>, caller: Caller, request: ApiRequest, answers: 
     let started = Instant::now();
     let request = match request {
         ApiRequest::Watch { job } => return read::watch(node, &caller, job, answers).await,
+        ApiRequest::Changes { after } => return read::changes(node, &caller, after, answers).await,
         ApiRequest::Logs { job, index, attempt, stream, offset, follow } => {
             let (attempt, start) = (attempt.map(AttemptName::Token), LogStart::Offset(offset));
             let ask = LogAsk { job, index, attempt, after: None, stream, start, follow };

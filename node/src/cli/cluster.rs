@@ -117,7 +117,7 @@ async fn status(context: &Context, read: ReadArgs) -> Result<u8, Failure> {
                 say(&status_text(&view, &context.place))?;
             }
             // Asked for the confirmed state, an unconfirmed one is shown but is no success.
-            Ok(if view.linearizable || read.stale { 0 } else { STATUS_FAILED })
+            Ok(if view.linearizable || read.stale || read.max_age.is_some() { 0 } else { STATUS_FAILED })
         }
         other => Err(unexpected(&other).into()),
     }

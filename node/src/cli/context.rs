@@ -5,6 +5,7 @@ use super::reach;
 use crate::client::steady::Steady;
 use crate::client::target::TargetFlags;
 use crate::client::unexpected;
+use crate::parse::time::duration_or_zero_ms;
 use crate::parse::word::{JobRef, job_ref};
 use clap::Args;
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
@@ -110,13 +111,26 @@ pub struct ReadArgs {
     /// Take what the asked host knows, even without a quorum
     #[arg(long)]
     pub stale: bool,
+    /// Take what the asked host knows if that was true at most so long ago; how old it is, is told
+    #[arg(long, value_name = "TIME", conflicts_with = "stale", value_parser = age_ms)]
+    pub max_age: Option<u32>,
+}
+
+/// A bound on an age, in ms.
+fn age_ms(text: &str) -> Result<u32, String> {
+    let ms = duration_or_zero_ms("max-age", text).map_err(|error| error.to_string())?;
+    u32::try_from(ms).map_err(|_| format!("{text} is no bound at all (for example: 2s)"))
 }
 
 impl ReadArgs {
     /// As the protocol says it.
     #[must_use]
     pub fn freshness(self) -> Freshness {
-        if self.stale { Freshness::Stale } else { Freshness::Linearizable }
+        match self.max_age {
+            Some(ms) => Freshness::Within(ms),
+            None if self.stale => Freshness::Stale,
+            None => Freshness::Linearizable,
+        }
     }
 }
 

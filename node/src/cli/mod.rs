@@ -36,6 +36,7 @@ mod terminal;
 mod tests;
 pub mod times;
 pub mod usage;
+pub mod watch;
 pub mod why;
 
 pub use context::TargetArgs;
@@ -103,6 +104,8 @@ pub enum Command {
     Reservations(reservations::ReservationsArgs),
     /// What was held, and what of it was not used
     Usage(usage::UsageArgs),
+    /// What jobs go through, as it happens
+    Watch(watch::WatchArgs),
     /// List hosts
     Hosts(hosts::HostsArgs),
     /// List devices
@@ -157,6 +160,7 @@ impl Command {
             Self::Unreserve(args) => args.json,
             Self::Reservations(args) => args.read.json,
             Self::Usage(args) => args.read.json,
+            Self::Watch(args) => args.json,
             Self::Hosts(args) => args.read.json,
             Self::Devices(args) => args.read.json,
             Self::Device(args) => device::wants_json(args),
@@ -209,6 +213,9 @@ fn dispatch(cli: Cli, handlers: &Handlers) -> Outcome {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::other)?;
             let outcome = runtime.block_on(ask(&context, &command));
+            if let Some(age) = context.client.age() {
+                context::tell(&format!("as of {} ms ago", age.as_millis()));
+            }
             // A write that hangs on a stopped reader must not keep the process.
             runtime.shutdown_background();
             outcome
@@ -238,6 +245,7 @@ async fn ask(context: &Context, command: &Command) -> Outcome {
         Command::Unreserve(args) => reservations::unreserve(context, args).await,
         Command::Reservations(args) => reservations::reservations(context, args).await,
         Command::Usage(args) => usage::usage(context, args).await,
+        Command::Watch(args) => watch::watch(context, args).await,
         Command::Hosts(args) => hosts::hosts(context, args).await,
         Command::Devices(args) => hosts::devices(context, args).await,
         Command::Device(args) => device::device(context, args).await,

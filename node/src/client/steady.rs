@@ -6,7 +6,7 @@ use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::{ErrorCode, PublicError};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -25,7 +25,12 @@ pub struct Steady {
     link: Mutex<Link>,
     /// Some peer answered once: one that is away now is waited for.
     reached: AtomicBool,
+    /// How old the last answer was that may be old, in ms.
+    age_ms: AtomicU64,
 }
+
+/// No answer had an age.
+const AGELESS: u64 = u64::MAX;
 
 #[derive(Default)]
 struct Link {
@@ -45,7 +50,13 @@ impl Steady {
     /// A client that asks these peers, the first one first, and gives up after `deadline` for each request.
     #[must_use]
     pub fn new(dials: Vec<Arc<dyn Dial>>, deadline: Duration) -> Self {
-        Self { dials, deadline, link: Mutex::new(Link::default()), reached: AtomicBool::new(false) }
+        Self {
+            dials,
+            deadline,
+            link: Mutex::new(Link::default()),
+            reached: AtomicBool::new(false),
+            age_ms: AtomicU64::new(AGELESS),
+        }
     }
 
     /// A client of the same peers with a connection of its own, made when first used: for calls that must not wait
@@ -58,7 +69,15 @@ impl Steady {
             deadline: self.deadline,
             link: Mutex::new(Link::default()),
             reached,
+            age_ms: AtomicU64::new(AGELESS),
         }
+    }
+
+    /// How old the last answer was, at most, where an age was allowed.
+    #[must_use]
+    pub fn age(&self) -> Option<Duration> {
+        let ms = self.age_ms.load(Ordering::Relaxed);
+        (ms != AGELESS).then(|| Duration::from_millis(ms))
     }
 
     /// Asks for one answer.
@@ -70,6 +89,10 @@ impl Steady {
         let mut retry = Retry::new(self.deadline, self.reached.load(Ordering::Relaxed));
         loop {
             let error = match self.ask_once(&request, retry.left()).await {
+                Ok(ApiReply::Aged { age_ms, reply }) => {
+                    self.age_ms.store(age_ms, Ordering::Relaxed);
+                    return Ok(*reply);
+                }
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };

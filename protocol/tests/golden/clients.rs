@@ -3,9 +3,11 @@
 use crate::values::*;
 use rota_protocol::api::*;
 use rota_protocol::care::*;
+use rota_protocol::change::{Changes, StateChange};
 use rota_protocol::command::{JobChange, TokenUse};
 use rota_protocol::health::*;
 use rota_protocol::job::*;
+use rota_protocol::lead::LeadMoved;
 use rota_protocol::plan::PromiseBreak;
 use rota_protocol::reservation::{ReservationAsk, ReservedFor};
 use rota_protocol::session::SessionCall;
@@ -97,6 +99,9 @@ pub(crate) fn api_calls() -> Vec<(&'static str, ApiCall)> {
         ),
         ("Output", ApiRequest::Output { ask: super::output::ask() }),
         ("Tend", ApiRequest::Tend { request, tending: Tending::Clear { uuid: device() } }),
+        ("MoveLead", ApiRequest::MoveLead { to: Some(text("gpu-07")) }),
+        ("Changes", ApiRequest::Changes { after: Some(301) }),
+        ("Hosts within", ApiRequest::Hosts { freshness: Freshness::Within(2_000) }),
     ];
     let session = |(label, ask)| {
         let call = SessionCall { job: JobId(70_000), index: 3, attempt: Some(token()), session: 9, ask };
@@ -410,6 +415,15 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
                 now: vec![task()],
             }]),
         ),
+        ("LeadMoved", ApiReply::LeadMoved(LeadMoved { from: HostId(1), to: HostId(2), took_ms: 31 })),
+        (
+            "Changes",
+            ApiReply::Changes(Changes {
+                upto: 305,
+                changes: vec![StateChange { index: 302, job: JobId(70_000), state: JobState::Running }],
+            }),
+        ),
+        ("Aged", ApiReply::Aged { age_ms: 120, reply: Box::new(ApiReply::Done) }),
     ];
     let mut answers: Vec<_> = (1_000..)
         .zip(replies)

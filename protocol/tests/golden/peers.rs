@@ -9,6 +9,7 @@ use rota_protocol::device::DeviceReading;
 use rota_protocol::frame::{self, FrameKind, Hello};
 use rota_protocol::gossip::*;
 use rota_protocol::job::EndReason;
+use rota_protocol::lead::{LeadAsk, LeadMoved, LeadNews};
 use rota_protocol::peer::*;
 use rota_protocol::session::{HookOrder, LifeOrder, SessionSpec, TerminalSize};
 use rota_protocol::spool::*;
@@ -48,6 +49,8 @@ pub(crate) fn peer_requests() -> Vec<(&'static str, PeerRequest)> {
                 ask: session_asks().remove(1).1,
             },
         ),
+        ("Lead fit", PeerRequest::Lead(LeadAsk::Fit)),
+        ("Lead move", PeerRequest::Lead(LeadAsk::Move { to: Some(HostId(2)) })),
     ]
 }
 
@@ -66,6 +69,11 @@ pub(crate) fn peer_replies() -> Vec<(&'static str, PeerReply)> {
         ("Refused", PeerReply::Refused(error())),
         ("LogAt", PeerReply::LogAt { offset: 4_097 }),
         ("Session", PeerReply::Session(Box::new(session_news()))),
+        ("Lead fit", PeerReply::Lead(LeadNews::Fit)),
+        (
+            "Lead moved",
+            PeerReply::Lead(LeadNews::Moved(LeadMoved { from: HostId(1), to: HostId(2), took_ms: 31 })),
+        ),
     ]
 }
 

@@ -113,7 +113,7 @@ impl PeerHandler for Recorder {
                     guard.0 = None;
                     PeerReply::Done
                 }
-                PeerRequest::Session { .. } => PeerReply::Done,
+                PeerRequest::Session { .. } | PeerRequest::Lead(_) => PeerReply::Done,
                 PeerRequest::ReadIndex => PeerReply::ReadIndex { index: from.0 },
                 PeerRequest::Renew { .. } => PeerReply::Renewed,
                 // Too large for a frame.
