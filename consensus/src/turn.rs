@@ -5,8 +5,8 @@
 //! Safe whatever happens: all begin with a pre-vote, which nobody grants while it hears a leader, so a turn taken in
 //! error changes nothing.
 //!
-//! A peer that rests (its disk is slow, and it has just handed over) lets the others go first altogether. It stands
-//! only when nobody leads for longer than an election of theirs takes.
+//! A peer that rests (its disk is slow, or its host drained) lets all others go first: it stands only when their turns
+//! and their first lots have passed.
 
 use crate::config::{Raft, Timings};
 use crate::log::store::LogStore;
@@ -56,6 +56,11 @@ fn turn(timings: Timings, place: usize) -> Duration {
         .saturating_add(Duration::from_millis(place))
 }
 
+/// How long a peer that rests waits for others, from the last word of a leader.
+fn silence(timings: Timings) -> Duration {
+    Duration::from_millis(timings.election_max_ms + timings.election_min_ms * 2)
+}
+
 /// Where this peer stands among the voters when their leader is gone; none if it has no vote.
 fn place(voters: impl Iterator<Item = u64>, me: HostId, leader: HostId) -> Option<usize> {
     let mut rest: Vec<u64> = voters.filter(|id| *id != leader.0).collect();
@@ -63,17 +68,21 @@ fn place(voters: impl Iterator<Item = u64>, me: HostId, leader: HostId) -> Optio
     rest.iter().position(|id| *id == me.0)
 }
 
+impl Memory {
+    fn rests(&self, now: Instant) -> bool {
+        self.rests_until.is_some_and(|until| now < until)
+    }
+}
+
 /// Whether a peer may stand at all now: one that rests may when nobody has led for this long.
 fn may_stand(memory: Memory, now: Instant, silence: Duration) -> bool {
-    let rests = memory.rests_until.is_some_and(|until| now < until);
-    !rests || memory.leader.is_some_and(|(_, heard)| now.duration_since(heard) > silence)
+    !memory.rests(now) || memory.leader.is_some_and(|(_, heard)| now.duration_since(heard) > silence)
 }
 
 /// Takes this peer's turn, until the raft core ends.
 pub(crate) async fn take_turns(raft: Raft, me: HostId, timings: Timings, heard: Arc<Heard>, log: LogStore) {
     let step = Duration::from_millis(timings.election_max_ms);
-    // A rest ends where an election of the others should long be over.
-    let silence = Duration::from_millis(timings.leader_gap_ms_max());
+    let silence = silence(timings);
     // When the leader whose silence was answered had spoken last: once is enough, the lots do the rest.
     let mut answered = None;
     loop {
@@ -91,7 +100,8 @@ pub(crate) async fn take_turns(raft: Raft, me: HostId, timings: Timings, heard: 
             tokio::time::sleep(step).await;
             continue;
         };
-        let due = at + turn(timings, place);
+        let after_all = if memory.rests(now) { silence - turn(timings, 0) } else { Duration::ZERO };
+        let due = at + turn(timings, place) + after_all + Duration::from_millis(1);
         if now < due {
             tokio::time::sleep_until(due).await;
             continue;
@@ -127,6 +137,10 @@ mod tests {
         let voters = [5, 1, 3];
         let place = |me, leader| place(voters.into_iter(), HostId(me), HostId(leader));
         assert_eq!([place(1, 3), place(5, 3), place(3, 3), place(2, 3)], [Some(0), Some(1), None, None]);
+        for timings in [Timings::PRODUCTION, Timings::CHAOS] {
+            // Five voters, one of them dead: all others have had their turn.
+            assert!(turn(timings, 3) < silence(timings));
+        }
         assert_eq!(place(5, 9), Some(2), "a leader that votes no more takes no turn");
     }
 
