@@ -43,6 +43,7 @@ impl Mounted {
 
     /// A new ext4 of so many MiB in a file beside the folder.
     pub(super) fn ext4(place: &Path, mib: u64) -> Result<Self, LabError> {
+        std::fs::create_dir_all(place).map_err(io("cannot make a mount point"))?;
         let image = place.with_extension("img");
         let file = File::create(&image).map_err(io("cannot make an image"))?;
         file.set_len(mib << 20).map_err(io("cannot size an image"))?;
