@@ -14,12 +14,13 @@ use crate::read::{Fresh, Reader, Rounds, confirm_local, confirm_remote};
 use crate::snapshot_file::SnapshotFault;
 use crate::turn::{Heard, take_turns};
 use crate::{Consensus, Inner};
-use rota_protocol::ClusterId;
+use rota_protocol::{ClusterId, HostId};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 /// Why a peer does not take part.
 #[derive(Debug, thiserror::Error)]
@@ -74,29 +75,9 @@ pub(crate) async fn start(
     };
     let (proposals, task) = proposer.start();
     tasks.push(task);
-    let core = raft.clone();
-    let (local, task) = Rounds::start(move || {
-        let core = core.clone();
-        async move { confirm_local(&core).await }
-    });
-    tasks.push(task);
-    let leader = watched.leadership.subscribe();
-    let (remote, task) = Rounds::start(move || {
-        let (link, mut leader) = (link.clone(), leader.clone());
-        // A leader answers within its lease, or it is none.
-        async move { confirm_remote(&link, &mut leader, host, lease * 2).await }
-    });
-    tasks.push(task);
+    let (reader, readers) = reader(&raft, host, link, lease, &watched, &shared);
+    tasks.extend(readers);
     tasks.push(tokio::spawn(keep_log_short(raft.clone(), log.clone(), shared.clone(), tuning)));
-    let reader = Reader {
-        me: host,
-        leadership: watched.leadership.subscribe(),
-        failed: watched.failed.subscribe(),
-        applied: shared.applied(),
-        local,
-        remote,
-        fresh: Fresh::default(),
-    };
     Ok(Consensus(Arc::new(Inner {
         host,
         timings,
@@ -111,6 +92,38 @@ pub(crate) async fn start(
         changing: tokio::sync::Mutex::new(()),
         tasks: Mutex::new(tasks),
     })))
+}
+
+/// What reads need, with the tasks of their rounds.
+fn reader(
+    raft: &Raft,
+    me: HostId,
+    link: Arc<dyn PeerLink>,
+    lease: Duration,
+    watched: &Watched,
+    shared: &Shared,
+) -> (Reader, [JoinHandle<()>; 2]) {
+    let core = raft.clone();
+    let (local, at_home) = Rounds::start(move || {
+        let core = core.clone();
+        async move { confirm_local(&core).await }
+    });
+    let leader = watched.leadership.subscribe();
+    let (remote, abroad) = Rounds::start(move || {
+        let (link, mut leader) = (link.clone(), leader.clone());
+        // A leader answers within its lease, or it is none.
+        async move { confirm_remote(&link, &mut leader, me, lease * 2).await }
+    });
+    let reader = Reader {
+        me,
+        leadership: watched.leadership.subscribe(),
+        failed: watched.failed.subscribe(),
+        applied: shared.applied(),
+        local,
+        remote,
+        fresh: Fresh::default(),
+    };
+    (reader, [at_home, abroad])
 }
 
 async fn open_machine(dir: PathBuf, cluster: ClusterId) -> Result<Machine, StartError> {
