@@ -290,7 +290,7 @@ fn log_to_stderr() {
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new("warn,openraft=error,rota_node=info,rota_consensus=info"));
     // Only the first call of a process counts; a second one changes nothing.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(crate::io::tell::stderr).try_init();
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::io::clock;
 use crate::node::Node;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,7 +124,8 @@ fn died(myself: &ActorRef<Msg>, state: &mut State, name: &'static str, reason: &
 /// Ends the process; attempts live on under their shims and the next start adopts them.
 pub fn end_process(reason: &str) -> ! {
     tracing::error!(reason, "the agent ends");
-    eprintln!("rota agent: {reason}");
+    // A log file on a full disk takes no words, and must not keep the process.
+    let _ = writeln!(std::io::stderr().lock(), "rota agent: {reason}");
     std::process::exit(70)
 }
 

@@ -5,4 +5,5 @@ pub mod durable;
 pub mod ffi;
 pub mod kmsg;
 pub mod proc;
+pub mod tell;
 pub mod usage;
