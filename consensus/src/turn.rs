@@ -24,6 +24,8 @@ pub(crate) struct Heard(Mutex<Memory>);
 struct Memory {
     /// Who spoke last as a leader, and when.
     leader: Option<(HostId, Instant)>,
+    /// When somebody led last, this peer included.
+    led: Option<Instant>,
     /// Rests from leading until then.
     rests_until: Option<Instant>,
 }
@@ -35,12 +37,14 @@ impl Heard {
 
     /// A leader's message was taken.
     pub(crate) fn leader(&self, leader: HostId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).leader = Some((leader, Instant::now()));
+        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (memory.leader, memory.led) = (Some((leader, Instant::now())), Some(Instant::now()));
     }
 
     /// This peer leads, or is about to hand over: the silence of an earlier leader means nothing any more.
     pub(crate) fn forget(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).leader = None;
+        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (memory.leader, memory.led) = (None, Some(Instant::now()));
     }
 
     /// Leaves the lead to others for a while.
@@ -76,7 +80,7 @@ impl Memory {
 
 /// Whether a peer may stand at all now: one that rests may when nobody has led for this long.
 fn may_stand(memory: Memory, now: Instant, silence: Duration) -> bool {
-    !memory.rests(now) || memory.leader.is_some_and(|(_, heard)| now.duration_since(heard) > silence)
+    !memory.rests(now) || memory.led.is_none_or(|at| now.duration_since(at) > silence)
 }
 
 /// Takes this peer's turn, until the raft core ends.
@@ -155,11 +159,16 @@ mod tests {
         assert!(!may_stand(heard.memory(), Instant::now(), 900 * MS));
         tokio::time::advance(MS).await;
         assert!(may_stand(heard.memory(), Instant::now(), 900 * MS), "nobody leads");
+        // It came to lead, and lost it: whoever else is there may not be able to.
+        heard.forget();
+        assert!(!may_stand(heard.memory(), Instant::now(), 900 * MS));
+        tokio::time::advance(901 * MS).await;
+        assert!(may_stand(heard.memory(), Instant::now(), 900 * MS), "nobody leads again");
         heard.leader(HostId(2));
-        tokio::time::advance(59_000 * MS).await;
+        tokio::time::advance(58_000 * MS).await;
         heard.leader(HostId(2));
         assert!(!may_stand(heard.memory(), Instant::now(), 900 * MS));
-        tokio::time::advance(100 * MS).await;
+        tokio::time::advance(200 * MS).await;
         assert!(may_stand(heard.memory(), Instant::now(), 900 * MS), "the rest is over");
     }
 }
