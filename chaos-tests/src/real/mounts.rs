@@ -6,6 +6,11 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
+
+/// How often, and how far apart, a broken file system is unmounted: what its agent left behind ends by itself.
+const UNMOUNT_TRIES: u32 = 100;
+const UNMOUNT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A mounted file system.
 #[derive(Debug)]
@@ -69,8 +74,16 @@ impl Mounted {
     /// Mounts the ext4 anew, checked and writable.
     pub(super) fn mend(self) -> Result<Self, LabError> {
         let place = self.place.clone();
-        drop(self);
-        Self::loop_at(&place)
+        let text = place.to_string_lossy().into_owned();
+        // As long as anything holds a file there, the broken file system lives on, and would be what is mounted again.
+        for _ in 0..UNMOUNT_TRIES {
+            if run("umount", &[&text]).is_ok() {
+                std::mem::forget(self);
+                return Self::loop_at(&place);
+            }
+            std::thread::sleep(UNMOUNT_PAUSE);
+        }
+        run("umount", &[&text]).and(Ok(self))
     }
 
     /// Takes all the room that is left. Removing the returned file gives it back.

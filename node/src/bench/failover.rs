@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How long all jobs may take at the end.
 const DONE_LIMIT: Duration = Duration::from_secs(120);
 /// Tasks that are handed out, or end, while the leader dies.
-pub(super) const TASKS_AT_KILL: u32 = 100;
+const TASKS_AT_KILL: u32 = 100;
 
 /// What to do.
 #[derive(Debug, Clone, Copy)]

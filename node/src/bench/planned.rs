@@ -2,7 +2,7 @@
 //! over again and again, every other time while tasks are handed out, every other while they end.
 
 use super::BenchLab;
-use super::failover::{FailoverPlan, Found, TASKS_AT_KILL};
+use super::failover::{FailoverPlan, Found};
 use super::figures::{Figures, percentile_ms};
 use super::pulse::{Span, pair};
 use crate::cli::ops::BenchFailoverArgs;
@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// How long is looked on after a move, to feel what comes late.
 const AFTER: Duration = Duration::from_millis(300);
+/// Tasks that are handed out, or end, at each move: moves follow each other closely, and a job that waits for room would
+/// tell nothing of the lead.
+const TASKS_AT_MOVE: u32 = 20;
 /// Answers of each client before the first move.
 const WARM: usize = 5;
 
@@ -42,7 +45,7 @@ pub async fn run(args: &BenchFailoverArgs) -> Result<Figures, LabError> {
     })
     .await?;
     let dir = bench.dir.clone();
-    let plan = FailoverPlan { kills: args.kills, tasks_at_kill: TASKS_AT_KILL };
+    let plan = FailoverPlan { kills: args.kills, tasks_at_kill: TASKS_AT_MOVE };
     let moves = move_leaders(bench.lab(), &dir, &plan).await?;
     let mut figures = Figures::default();
     figures.count("moves", args.kills as u64);
