@@ -309,9 +309,10 @@ fn be_spared() -> std::io::Result<()> {
 }
 
 /// How often, and how far apart, the lock of a data directory is tried. What an agent that died has left behind (its
-/// fork server, its shims) takes it for an instant to see whether another has come.
-const LOCK_TRIES: u32 = 20;
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
+/// fork server, its shims) takes it for an instant to see whether another has come; a hundred shims leave few gaps, and
+/// 0.9 s is what a second agent may take to say that it is one (fault P11).
+const LOCK_TRIES: u32 = 180;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// One data directory serves one agent: the lock goes with the process, however it ends.
 fn lock(data_dir: &Path) -> Result<File, AgentError> {
