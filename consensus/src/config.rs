@@ -172,7 +172,7 @@ pub struct ConsensusConfig {
 pub(crate) struct Tuning {
     /// Size of one log segment file, in bytes.
     pub segment_bytes: u64,
-    /// Entries after which a snapshot is taken.
+    /// Entries after which a snapshot is taken; of a large state later, up to [`SNAPSHOT_ENTRIES_TIMES`] as many.
     pub snapshot_entries: u64,
     /// Entries kept behind a snapshot, for followers that are a little late.
     pub keep_entries: u64,
@@ -193,6 +193,9 @@ impl Default for Tuning {
         }
     }
 }
+
+/// By how much a large state may put off its snapshots: 200,000 small entries are replayed within a few seconds.
+pub(crate) const SNAPSHOT_ENTRIES_TIMES: u64 = 20;
 
 /// Largest append request, in bytes of entries: with its envelope it fits one frame, and one entry always does.
 pub(crate) const APPEND_BYTES_MAX: usize = ENTRY_BYTES_MAX + (384 << 10);
@@ -221,9 +224,10 @@ pub(crate) fn raft_config(
         backoff: "50ms 100ms 200ms ...500ms".into(),
         install_snapshot_timeout: 10_000,
         max_payload_entries: 256,
-        snapshot_policy: openraft::SnapshotPolicy::LogsSinceLast(tuning.snapshot_entries),
+        // Asked for by `start::keep_log_short`, which knows how large the state is.
+        snapshot_policy: openraft::SnapshotPolicy::Never,
         // More than the snapshot interval, or a snapshot would not end a follower's lag.
-        replication_lag_threshold: tuning.snapshot_entries * 2,
+        replication_lag_threshold: tuning.snapshot_entries * SNAPSHOT_ENTRIES_TIMES * 2,
         max_in_snapshot_log_to_keep: tuning.keep_entries,
         purge_batch_size: 1,
         // openraft's default of 65,536 slots each costs tens of MiB; the proposer bounds what is in flight.

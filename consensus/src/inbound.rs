@@ -1,17 +1,22 @@
 //! Raft messages of other peers, checked against who sent them, then given to openraft.
 
-use crate::config::{EntryPayload, LogEntry, Raft, Vote};
+use crate::config::{EntryPayload, LogEntry, Raft, Rota, Vote};
 use crate::incoming::Receiver;
 use crate::log::store::LogStore;
+use crate::pipeline::{self, Turn};
 use crate::turn::Heard;
 use crate::wire::{self, Chunk};
-use openraft::raft::AppendEntriesResponse;
+use openraft::errors::RaftError;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use rota_protocol::ids::{ClusterId, HostId};
 use rota_protocol::peer::RaftCall;
 use rota_protocol::{ErrorCode, PublicError};
 use std::fmt::Display;
+use std::future::{Future, poll_fn};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 /// The receiving side of raft.
 pub(crate) struct Inbound {
@@ -19,6 +24,7 @@ pub(crate) struct Inbound {
     log: LogStore,
     heard: Arc<Heard>,
     snapshots: Receiver,
+    turn: Turn,
 }
 
 pub(crate) fn invalid(why: impl Display) -> PublicError {
@@ -43,7 +49,26 @@ fn spoken_by(from: HostId, vote: &Vote) -> Result<(), PublicError> {
 impl Inbound {
     pub(crate) fn new(raft: Raft, log: LogStore, cluster: ClusterId, dir: &Path, heard: Arc<Heard>) -> Self {
         let snapshots = Receiver::new(raft.clone(), cluster, dir);
-        Self { raft, log, heard, snapshots }
+        let turn = Turn::new(log.0.memory().last());
+        Self { raft, log, heard, snapshots, turn }
+    }
+
+    /// Gives entries to raft in the order in which they were sent.
+    async fn append(
+        &self,
+        rpc: AppendEntriesRequest<Rota>,
+    ) -> Result<AppendEntriesResponse<Rota>, RaftError<Rota>> {
+        let last = pipeline::last_index(&rpc.entries);
+        // Also what only tells of a commit: it stands behind entries that may be on their way.
+        self.turn.comes(rpc.prev_log_id.as_ref()).await;
+        let mut taken = pin!(self.raft.append_entries(rpc));
+        // The first poll puts them into the queue of the raft core, unless that is full.
+        let first = poll_fn(|cx| Poll::Ready(taken.as_mut().poll(cx))).await;
+        self.turn.handed(last);
+        match first {
+            Poll::Ready(reply) => reply,
+            Poll::Pending => taken.await,
+        }
     }
 
     pub(crate) async fn handle(
@@ -62,7 +87,7 @@ impl Inbound {
                     // without it not even a read would be certain. Heartbeats go on.
                     return Err(PublicError::new(ErrorCode::StorageFull, "no room for log entries"));
                 }
-                let reply = self.raft.append_entries(rpc).await.map_err(internal)?;
+                let reply = self.append(rpc).await.map_err(internal)?;
                 if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
                     self.heard.leader(from);
                 }

@@ -21,6 +21,7 @@ mod membership;
 mod membership_bytes;
 pub mod memory_link;
 mod network;
+mod pipeline;
 mod propose;
 mod read;
 mod snapshot_file;

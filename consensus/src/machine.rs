@@ -16,8 +16,9 @@ use rota_protocol::ids::ClusterId;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, watch};
 
 /// Notes that a slow reader of events may fall behind before it must look at the state itself.
@@ -52,6 +53,8 @@ pub(crate) struct Shared {
     current: Mutex<Option<(SnapshotMeta, SnapshotFile)>>,
     /// Held while snapshot files are written; true once they must not be any more.
     closed: Mutex<bool>,
+    /// How long the last snapshot took to be made, in ms.
+    built_ms: AtomicU64,
     dir: PathBuf,
     cluster: ClusterId,
 }
@@ -109,6 +112,11 @@ impl Shared {
     pub(crate) fn snapshot_bytes(&self) -> u64 {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         current.as_ref().map_or(0, |(_, file)| file.bytes)
+    }
+
+    /// How long the last snapshot took to be made, in ms; 0 without one since the start.
+    pub(crate) fn snapshot_ms(&self) -> u64 {
+        self.built_ms.load(Ordering::Relaxed)
     }
 
     /// Index of the last entry in the snapshot that counts.
@@ -172,6 +180,7 @@ impl Machine {
             changes: Ring::after(applied),
             current: Mutex::new(current),
             closed: Mutex::new(false),
+            built_ms: AtomicU64::new(0),
             dir: dir.to_owned(),
             cluster,
         })))
@@ -188,7 +197,7 @@ impl Machine {
             replica.last = Some(entry.log_id);
             match (decoded, entry.payload) {
                 (Some(commands), _) => {
-                    let applied = replica.state.apply(index, &commands);
+                    let applied = replica.state.take(index, commands);
                     (Reply(applied.outcomes), applied.events)
                 }
                 (None, EntryPayload::Membership(membership)) => {
@@ -312,6 +321,7 @@ impl RaftSnapshotBuilder<Rota> for Builder {
         loop {
             let replica = self.replica.clone();
             let build = move |shared: &Shared| {
+                let begun = Instant::now();
                 let meta = SnapshotMeta { last_log_id: replica.last, last_membership: replica.membership };
                 let bytes = snapshot_file::to_bytes(shared.cluster, &meta, &replica.state)?;
                 let path = shared.dir.join("snapshot-new.tmp");
@@ -321,6 +331,8 @@ impl RaftSnapshotBuilder<Rota> for Builder {
                     return Err(error.into());
                 }
                 shared.adopt(meta, &path)?;
+                let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+                shared.built_ms.store(took_ms, Ordering::Relaxed);
                 let current = shared.current.lock().unwrap_or_else(PoisonError::into_inner);
                 let (meta, snapshot) =
                     current.clone().ok_or_else(|| SnapshotFault::Damaged("it vanished".into()))?;

@@ -2,16 +2,18 @@
 
 use crate::config::{CHUNK_BYTES, Rota, Timings, Vote};
 use crate::link::{LinkError, PeerLink};
+use crate::pipeline;
 use crate::snapshot_file::SnapshotFile;
 use crate::wire::{self, Chunk, ChunkReply, WireError};
-use futures_util::future::{Either, select};
-use openraft::EmptyNode;
+use futures_util::future::{BoxFuture, Either, select};
+use futures_util::stream::{BoxStream, Stream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
 use openraft::network::{RPCOption, RPCTypes, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, VoteRequest,
-    VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+    VoteRequest, VoteResponse,
 };
+use openraft::{EmptyNode, OptionalSend};
 use rota_protocol::ids::HostId;
 use rota_protocol::peer::{PeerReply, PeerRequest, RaftCall};
 use std::future::Future;
@@ -27,6 +29,9 @@ const CHUNK_TTL: Duration = Duration::from_secs(5);
 
 /// How often one piece is sent before the transfer begins anew.
 const CHUNK_TRIES: u32 = 3;
+
+/// Results of appends, in order.
+type Appended<'s> = BoxStream<'s, Result<StreamAppendResult<Rota>, RPCError<Rota>>>;
 
 /// Makes clients; they are cheap, connections are pooled by the link.
 #[derive(Clone)]
@@ -61,6 +66,18 @@ impl Network {
             })),
             Err(error) => Err(Unreachable::from_string(error).into()),
         }
+    }
+
+    async fn append(
+        &self,
+        rpc: AppendEntriesRequest<Rota>,
+        heartbeat_ttl: Duration,
+    ) -> Result<AppendEntriesResponse<Rota>, RPCError<Rota>> {
+        // openraft's own limit is one heartbeat; its heartbeat worker enforces it by itself.
+        let patience = Duration::from_millis(APPEND_TTL_MS_MIN.max(2 * self.timings.election_max_ms));
+        let ttl = if rpc.entries.is_empty() { heartbeat_ttl * 4 } else { patience };
+        let reply = self.call(RaftCall::Append, wire::append_to_bytes(rpc), ttl).await?;
+        wire::append_reply_from_bytes(&reply).map_err(bad)
     }
 
     /// Sends one piece; a lost one is sent again, and the receiver names its place.
@@ -124,11 +141,20 @@ impl RaftNetworkV2<Rota> for Network {
         rpc: AppendEntriesRequest<Rota>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Rota>, RPCError<Rota>> {
-        // openraft's own limit is one heartbeat; its heartbeat worker enforces it by itself.
-        let patience = Duration::from_millis(APPEND_TTL_MS_MIN.max(2 * self.timings.election_max_ms));
-        let ttl = if rpc.entries.is_empty() { option.hard_ttl() * 4 } else { patience };
-        let reply = self.call(RaftCall::Append, wire::append_to_bytes(rpc), ttl).await?;
-        wire::append_reply_from_bytes(&reply).map_err(bad)
+        self.append(rpc, option.hard_ttl()).await
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<Appended<'s>, RPCError<Rota>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<Rota>> + OptionalSend + Unpin + 'static,
+    {
+        let network = &*self;
+        let appended = pipeline::stream(input, move |rpc| network.append(rpc, option.hard_ttl()));
+        Box::pin(async move { Ok(appended) })
     }
 
     async fn vote(

@@ -103,12 +103,12 @@ fn pair(id: &LogId) -> (u64, u64) {
     (id.leader_id.term, id.index)
 }
 
-/// The bytes of a snapshot.
+/// The bytes of a snapshot: what stands before the body, and the body, which is large and not copied once more.
 pub(crate) fn to_bytes(
     cluster: ClusterId,
     meta: &SnapshotMeta,
     state: &State,
-) -> Result<Vec<u8>, SnapshotFault> {
+) -> Result<[Vec<u8>; 2], SnapshotFault> {
     let body = rota_core::snapshot::encode(state);
     let meta = codec::encode(&MetaBytes {
         last: meta.last_log_id.as_ref().map(pair),
@@ -116,7 +116,7 @@ pub(crate) fn to_bytes(
         membership: meta.last_membership.membership().into(),
     })
     .map_err(|e| SnapshotFault::Damaged(e.to_string()))?;
-    let mut bytes = Vec::with_capacity(HEADER + meta.len() + body.len());
+    let mut bytes = Vec::with_capacity(HEADER + meta.len());
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&FORMAT.to_le_bytes());
     bytes.extend_from_slice(&[0; 2]);
@@ -129,8 +129,7 @@ pub(crate) fn to_bytes(
     let crc = crc32fast::hash(&bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
     bytes.extend_from_slice(&meta);
-    bytes.extend_from_slice(&body);
-    Ok(bytes)
+    Ok([bytes, body])
 }
 
 /// Checks everything, then decodes.
@@ -199,10 +198,18 @@ pub(crate) fn remove_leftovers(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a file and makes it durable; its name is not.
-pub(crate) fn write_durable(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Bytes of a snapshot that go to the disk at once: the log's own writes wait behind no more than this.
+const FLUSH_BYTES: usize = 4 << 20;
+
+/// Writes a file from parts and makes it durable; its name is not.
+pub(crate) fn write_durable(path: &Path, parts: &[Vec<u8>]) -> io::Result<()> {
     let mut file = File::create(path)?;
-    file.write_all(bytes)?;
+    for piece in parts.iter().flat_map(|part| part.chunks(FLUSH_BYTES)) {
+        file.write_all(piece)?;
+        if piece.len() == FLUSH_BYTES {
+            file.sync_data()?;
+        }
+    }
     file.sync_all()
 }
 

@@ -1,6 +1,6 @@
 //! Putting one peer together: files first, then openraft, then the tasks around it.
 
-use crate::config::{ConsensusConfig, Raft, Tuning, raft_config};
+use crate::config::{ConsensusConfig, Raft, SNAPSHOT_ENTRIES_TIMES, Tuning, raft_config};
 use crate::inbound::Inbound;
 use crate::leadership::{self, Leadership, Watched};
 use crate::link::PeerLink;
@@ -151,27 +151,24 @@ async fn open_log(
     Ok(opened.map_err(|e| StartError::Raft(e.to_string()))??)
 }
 
-/// Keeps the log's weight in memory bounded; openraft counts entries only. Too heavy, it is first cut up to the last
+/// Takes snapshots, and keeps the log's weight in memory bounded. A log that is too heavy is first cut up to the last
 /// snapshot, and then, if that was not enough, a new snapshot is taken.
 async fn keep_log_short(raft: Raft, log: LogStore, shared: Arc<Shared>, tuning: Tuning) {
     let mut applied = shared.applied();
     let mut next_snapshot_at = 0;
     while applied.changed().await.is_ok() {
         let index = *applied.borrow_and_update();
+        let (covered, weight) = (shared.snapshot_index(), shared.snapshot_bytes());
         // A snapshot costs as much as the state is large, so a large state makes them rarer.
-        let limit =
-            tuning.snapshot_log_bytes.max(usize::try_from(shared.snapshot_bytes()).unwrap_or(usize::MAX));
+        let limit = tuning.snapshot_log_bytes.max(usize::try_from(weight).unwrap_or(usize::MAX));
         let (bytes, first) = {
             let memory = log.0.memory();
             (memory.bytes(), memory.first_index())
         };
-        if bytes < limit {
-            continue;
-        }
-        let covered = shared.snapshot_index();
-        let asked = if covered.is_some() && covered >= first {
+        let many = index.saturating_sub(covered.unwrap_or(0)) >= entries_max(&tuning, weight);
+        let asked = if bytes >= limit && covered.is_some() && covered >= first {
             raft.trigger().purge_log(covered.unwrap_or(0)).await
-        } else if index >= next_snapshot_at {
+        } else if (bytes >= limit || many) && index >= next_snapshot_at {
             next_snapshot_at = index + tuning.keep_entries.max(1);
             raft.trigger().snapshot().await
         } else {
@@ -180,5 +177,23 @@ async fn keep_log_short(raft: Raft, log: LogStore, shared: Arc<Shared>, tuning: 
         if asked.is_err() {
             return;
         }
+    }
+}
+
+/// Entries after which a snapshot is due: one for each KiB of the last, within bounds.
+fn entries_max(tuning: &Tuning, snapshot_bytes: u64) -> u64 {
+    (snapshot_bytes >> 10).clamp(tuning.snapshot_entries, tuning.snapshot_entries * SNAPSHOT_ENTRIES_TIMES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_state_makes_snapshots_rarer_within_bounds() {
+        let tuning = Tuning { snapshot_entries: 100, ..Tuning::default() };
+        assert_eq!(entries_max(&tuning, 0), 100);
+        assert_eq!(entries_max(&tuning, 300 << 10), 300);
+        assert_eq!(entries_max(&tuning, 1 << 30), 100 * SNAPSHOT_ENTRIES_TIMES);
     }
 }

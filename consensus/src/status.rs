@@ -33,6 +33,14 @@ pub struct RaftStatus {
     pub fsync_p99_us: u64,
     /// The disk refused room for log entries.
     pub storage_full: bool,
+    /// Bytes that this peer's log has written since it started, and fsyncs that it made.
+    pub log_written: (u64, u64),
+    /// Bytes of its newest snapshot; 0 without one.
+    pub snapshot_bytes: u64,
+    /// How long the last one took to be made, in ms; 0 if none was made since the start.
+    pub snapshot_ms: u64,
+    /// Entries that are in memory, in bytes.
+    pub log_memory_bytes: u64,
 }
 
 impl Consensus {
@@ -61,6 +69,10 @@ impl Consensus {
                 .collect(),
             fsync_p99_us: u64::try_from(self.disk(Duration::MAX).p99.as_micros()).unwrap_or(u64::MAX),
             storage_full: self.0.log.0.is_full(),
+            log_written: self.0.log.0.written(),
+            snapshot_bytes: self.0.machine.snapshot_bytes(),
+            snapshot_ms: self.0.machine.snapshot_ms(),
+            log_memory_bytes: self.0.log.0.memory().bytes() as u64,
         }
     }
     /// How this peer's disk does; an fsync that takes longer than this is slow.

@@ -83,7 +83,35 @@ pub fn encode_message<T: Serialize>(
     kind: FrameKind,
     message: &T,
 ) -> Result<Vec<u8>, FramingError> {
-    Ok(frame::frame(version, kind, &codec::encode(message)?)?)
+    let mut bytes = Vec::new();
+    encode_behind(&mut bytes, version, kind, message)?;
+    Ok(bytes)
+}
+
+/// As [`encode_message`], behind the frames that `out` holds already; on an error `out` is as before.
+///
+/// # Errors
+/// The message is too large for a frame.
+pub fn encode_behind<T: Serialize>(
+    out: &mut Vec<u8>,
+    version: u16,
+    kind: FrameKind,
+    message: &T,
+) -> Result<(), FramingError> {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER_BYTES]);
+    let body = start + HEADER_BYTES;
+    let header = codec::encode_behind(out, message)
+        .map_err(FramingError::from)
+        .and_then(|()| Ok(frame::header(version, kind, out.len() - body)?));
+    match header {
+        Ok(header) => out[start..body].copy_from_slice(&header),
+        Err(error) => {
+            out.truncate(start);
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 /// Writes one message and flushes it.
@@ -189,6 +217,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
                 return Err(cut_short().into());
             }
         }
+    }
+
+    /// A frame that is here already, without waiting.
+    ///
+    /// # Errors
+    /// A header is refused.
+    pub fn ready(&mut self) -> Result<Option<RawFrame>, FramingError> {
+        self.take_frame()
     }
 
     /// The next message, which must be of the kind that is due; `None` as in [`Self::next`]. Cancel-safe.

@@ -49,6 +49,15 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EncodeError> {
     bincode::serde::encode_to_vec(value, bincode::config::standard()).map_err(|e| EncodeError(e.to_string()))
 }
 
+/// As [`encode`], behind what `out` holds already: a large value need not be copied to stand behind a header.
+///
+/// # Errors
+/// As for [`encode`].
+pub fn encode_behind<T: Serialize>(out: &mut Vec<u8>, value: &T) -> Result<(), EncodeError> {
+    let written = bincode::serde::encode_into_std_write(value, out, bincode::config::standard());
+    written.map(drop).map_err(|e| EncodeError(e.to_string()))
+}
+
 /// Decodes exactly one value from at most `limit` bytes.
 ///
 /// # Errors

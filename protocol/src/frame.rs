@@ -146,17 +146,26 @@ impl Header {
     }
 }
 
+/// The header of a frame with a body of so many bytes.
+///
+/// # Errors
+/// The body is longer than [`FRAME_BYTES_MAX`].
+pub fn header(version: u16, kind: FrameKind, body_bytes: usize) -> Result<[u8; HEADER_BYTES], HeaderError> {
+    let len = u32::try_from(body_bytes).unwrap_or(u32::MAX);
+    if body_bytes > FRAME_BYTES_MAX {
+        return Err(HeaderError::TooLarge(len));
+    }
+    Ok(Header { version, kind, len }.to_bytes())
+}
+
 /// A whole frame around an encoded body.
 ///
 /// # Errors
 /// The body is longer than [`FRAME_BYTES_MAX`].
 pub fn frame(version: u16, kind: FrameKind, body: &[u8]) -> Result<Vec<u8>, HeaderError> {
-    let len = u32::try_from(body.len()).unwrap_or(u32::MAX);
-    if body.len() > FRAME_BYTES_MAX {
-        return Err(HeaderError::TooLarge(len));
-    }
+    let header = header(version, kind, body.len())?;
     let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
-    bytes.extend_from_slice(&Header { version, kind, len }.to_bytes());
+    bytes.extend_from_slice(&header);
     bytes.extend_from_slice(body);
     Ok(bytes)
 }

@@ -282,6 +282,17 @@ pub struct PeerRow {
     pub seen: String,
 }
 
+/// What the answering peer's log has cost since its agent started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogUse {
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Fsyncs.
+    pub fsyncs: u64,
+    /// Bytes of the newest snapshot; 0 without one.
+    pub snapshot_bytes: u64,
+}
+
 /// The cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterView {
@@ -307,6 +318,8 @@ pub struct ClusterView {
     pub jobs: BTreeMap<String, u64>,
     /// The breaker of mass alarms.
     pub breaker: BreakerView,
+    /// The log of the peer that answers.
+    pub log: LogUse,
 }
 
 /// One line of `rota doctor`.

@@ -22,6 +22,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -36,6 +37,13 @@ pub(crate) type SyncFn = Arc<dyn Fn(&File) -> io::Result<()> + Send + Sync>;
 /// The real one.
 pub(crate) fn sync_data() -> SyncFn {
     Arc::new(File::sync_data)
+}
+
+/// What the log's writer has done since it was opened.
+#[derive(Default)]
+pub(crate) struct Written {
+    pub(crate) bytes: AtomicU64,
+    pub(crate) fsyncs: AtomicU64,
 }
 
 /// How to open a log.
@@ -54,6 +62,7 @@ pub(crate) struct LogHandle {
     pub(crate) queue: Arc<Queue>,
     spares: Arc<Spares>,
     times: Arc<FsyncTimes>,
+    written: Arc<Written>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -66,6 +75,11 @@ impl LogHandle {
     /// How the disk does; what takes longer than this is slow.
     pub(crate) fn pace(&self, slow_above: Duration) -> DiskPace {
         DiskPace { full: self.is_full(), ..self.times.pace(slow_above) }
+    }
+
+    /// Bytes written and fsyncs made since the log was opened.
+    pub(crate) fn written(&self) -> (u64, u64) {
+        (self.written.bytes.load(Ordering::Relaxed), self.written.fsyncs.load(Ordering::Relaxed))
     }
 
     /// Whether the disk refused room for the next segment; what is left is for votes.
@@ -118,6 +132,7 @@ pub(crate) fn open(config: LogConfig) -> Result<LogStore, LogError> {
     let (spares, spare_thread) = Spares::start(&dir, size).map_err(io)?;
     let queue = Arc::new(Queue::default());
     let times = Arc::new(FsyncTimes::default());
+    let written = Arc::new(Written::default());
     let mut writer = Writer {
         dir: dir.clone(),
         marker,
@@ -128,6 +143,7 @@ pub(crate) fn open(config: LogConfig) -> Result<LogStore, LogError> {
         queue: queue.clone(),
         spares: spares.clone(),
         times: times.clone(),
+        written: written.clone(),
         on_failure,
         active,
         closed,
@@ -148,6 +164,7 @@ pub(crate) fn open(config: LogConfig) -> Result<LogStore, LogError> {
         queue,
         spares,
         times,
+        written,
         threads: Mutex::new(vec![writer_thread, spare_thread]),
     })))
 }

@@ -52,6 +52,11 @@ impl Memory {
         self.entries.values().next_back().map(|entry| &entry.log_id)
     }
 
+    /// The last entry, or where the log was cut.
+    pub(crate) fn last(&self) -> Option<&LogId> {
+        self.last_entry().or(self.purged.as_ref())
+    }
+
     /// Bytes of all entries that are in memory.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes

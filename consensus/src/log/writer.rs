@@ -4,13 +4,13 @@
 //! An error of the disk ends the log for good. An fsync that failed is never tried again: the kernel may have
 //! dropped the pages, and a second try would lie.
 
-use super::SyncFn;
 use super::header::{Owner, SEGMENT_HEADER, SegmentHeader};
 use super::queue::{Job, Queue};
 use super::record::{self, Place, Record, record_bytes};
 use super::recover::{Active, Closed};
 use super::segment::{self, Spares};
 use super::times::FsyncTimes;
+use super::{SyncFn, Written};
 use crate::config::{LogId, Rota, Vote};
 use openraft::storage::IOFlushed;
 use std::collections::VecDeque;
@@ -19,6 +19,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
 /// The writer's own state.
@@ -32,6 +33,7 @@ pub(crate) struct Writer {
     pub queue: Arc<Queue>,
     pub spares: Arc<Spares>,
     pub times: Arc<FsyncTimes>,
+    pub written: Arc<Written>,
     pub on_failure: Box<dyn Fn(&io::Error) + Send>,
     pub active: Active,
     pub closed: VecDeque<Closed>,
@@ -179,6 +181,7 @@ impl Writer {
     fn flush(&mut self) -> io::Result<()> {
         self.active.file.write_all_at(&self.buffer, self.active.end as u64)?;
         self.active.end += self.buffer.len();
+        self.written.bytes.fetch_add(self.buffer.len() as u64, Ordering::Relaxed);
         self.buffer.clear();
         Ok(())
     }
@@ -187,6 +190,7 @@ impl Writer {
         self.times.begin();
         (self.sync)(&self.active.file)?;
         self.times.end();
+        self.written.fsyncs.fetch_add(1, Ordering::Relaxed);
         self.synced = self.active.end;
         Ok(())
     }

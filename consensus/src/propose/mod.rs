@@ -121,9 +121,8 @@ impl Proposals {
         }
         let mut bytes = Vec::new();
         for proposal in &proposals {
-            let one =
-                codec::encode(proposal).map_err(|e| PublicError::new(ErrorCode::Internal, e.to_string()))?;
-            bytes.extend_from_slice(&one);
+            codec::encode_behind(&mut bytes, proposal)
+                .map_err(|e| PublicError::new(ErrorCode::Internal, e.to_string()))?;
         }
         let limit = ENTRY_BYTES_MAX - ENTRY_HEAD_BYTES_MAX;
         if bytes.len() > limit {

@@ -31,6 +31,9 @@ const INFLIGHT_MAX: usize = 8;
 /// Proposals that are worth an entry beside those under way. Measured with 64 callers: a tenth less processor time
 /// for each proposal than with eight small entries side by side.
 const WORTH_AN_ENTRY: usize = 32;
+/// Entries that are under way at once although less waits: what comes just after one has left need not wait for a
+/// whole round of the disks, and what comes after that gathers.
+const SMALL_INFLIGHT_MAX: usize = 2;
 /// Rest after a refusal that no change of leader explains (its quorum lapsed, or it cannot be reached): the first is
 /// short, because a leader that was elected a moment ago takes writes as soon as one other peer has heard it.
 const REST_MIN: Duration = Duration::from_millis(1);
@@ -141,15 +144,15 @@ impl Run {
         }
     }
 
-    /// What waits is sent beside others only when there is enough of it; else it gathers until the one under way is
-    /// back, and shares the next one's cost.
+    /// What waits is sent beside several others only when there is enough of it; else it gathers until one of those
+    /// under way is back, and shares the next one's cost.
     fn flights_max(&self) -> usize {
         let mut count = 0;
         let worth_one = self.waiting.iter().any(|item| {
             count += item.count;
             count >= WORTH_AN_ENTRY
         });
-        if worth_one { INFLIGHT_MAX } else { 1 }
+        if worth_one { INFLIGHT_MAX } else { SMALL_INFLIGHT_MAX }
     }
 
     /// Answers what must not wait for another leader.

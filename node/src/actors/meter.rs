@@ -12,8 +12,10 @@ use std::time::Duration;
 
 /// How often gauges are read.
 const TICK: Duration = Duration::from_millis(1_000);
-/// Ticks between two audits: each looks at the whole state.
+/// Least ticks between two audits: each looks at the whole state.
 const AUDIT_TICKS: u64 = 60;
+/// An audit takes at most one part in so many of a processor: of a large state there are fewer.
+const AUDIT_SHARE: u64 = 100;
 
 /// What it is told.
 pub enum Msg {
@@ -27,6 +29,7 @@ pub struct Meter;
 /// What it needs.
 pub struct State {
     node: Arc<Node>,
+    /// Ticks until the next audit.
     ticks: u64,
 }
 
@@ -37,7 +40,7 @@ impl Actor for Meter {
 
     async fn pre_start(&self, myself: ActorRef<Msg>, node: Arc<Node>) -> Result<State, ActorProcessingErr> {
         myself.send_interval(TICK, || Msg::Tick);
-        Ok(State { node, ticks: 0 })
+        Ok(State { node, ticks: AUDIT_TICKS })
     }
 
     async fn handle(
@@ -47,9 +50,11 @@ impl Actor for Meter {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         super::failpoint::hit("meter");
-        state.ticks += 1;
-        if state.ticks.is_multiple_of(AUDIT_TICKS) {
+        state.ticks = state.ticks.saturating_sub(1);
+        if state.ticks == 0 {
+            let begun = std::time::Instant::now();
             audit(&state.node).await;
+            state.ticks = AUDIT_TICKS.max(begun.elapsed().as_secs() * AUDIT_SHARE);
         }
         let node = &state.node;
         let (applied, jobs, attempts) = node.consensus.read(|replica| {

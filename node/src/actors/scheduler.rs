@@ -20,6 +20,14 @@ const TICK: Duration = Duration::from_millis(1_000);
 const COMMIT_DEADLINE: Duration = Duration::from_millis(2_000);
 /// Plans in a row of which every move was refused; after them the next tick is waited for.
 const REFUSED_MAX: u32 = 3;
+/// From so many rounds in a row on that found nothing to do, each is followed by a rest: while jobs stream in that
+/// cannot start, every entry would ask for another round, and planning would take the processor that accepting them
+/// needs.
+const FRUITLESS_MAX: u32 = 4;
+/// That rest, in lengths of the round: planning takes a fifth of a processor then, and nobody waits noticeably longer.
+const REST_TIMES: u32 = 4;
+/// Longest such rest.
+const REST_MAX: Duration = Duration::from_millis(50);
 /// Rounds in a row before the actor looks at its mailbox again.
 const ROUNDS_MAX: usize = 16;
 
@@ -42,6 +50,9 @@ pub struct State {
     avoided: BTreeSet<HostId>,
     /// Rounds in a row of which every move was refused.
     refused: u32,
+    /// Rounds in a row that found nothing to do, and how long the last one took.
+    fruitless: u32,
+    took: Duration,
 }
 
 impl Actor for Scheduler {
@@ -51,7 +62,8 @@ impl Actor for Scheduler {
 
     async fn pre_start(&self, myself: ActorRef<Msg>, node: Arc<Node>) -> Result<State, ActorProcessingErr> {
         myself.send_interval(TICK, || Msg::Tick);
-        Ok(State { node, planner: Planner::default(), avoided: BTreeSet::new(), refused: 0 })
+        let (planner, avoided) = (Planner::default(), BTreeSet::new());
+        Ok(State { node, planner, avoided, refused: 0, fruitless: 0, took: Duration::ZERO })
     }
 
     async fn handle(
@@ -67,12 +79,21 @@ impl Actor for Scheduler {
         }
         for _ in 0..ROUNDS_MAX {
             if !round(state).await {
+                let rest = rest(state.fruitless, state.took);
+                if !rest.is_zero() {
+                    tokio::time::sleep(rest).await;
+                }
                 return Ok(());
             }
         }
         state.node.doors.scheduler.knock(Msg::Wake);
         Ok(())
     }
+}
+
+/// How long to rest after a round that found nothing.
+fn rest(fruitless: u32, took: Duration) -> Duration {
+    if fruitless < FRUITLESS_MAX { Duration::ZERO } else { (took * REST_TIMES).min(REST_MAX) }
 }
 
 /// One round; true when another may find more.
@@ -89,19 +110,24 @@ async fn round(state: &mut State) -> bool {
         let quiet = same_hosts && state.planner.is_quiet(replica.applied_index(), now_ms);
         (!quiet && replica.wants_planning(now_ms)).then(|| View::of(replica, now_ms))
     };
+    let started = std::time::Instant::now();
     let Some(view) = node.consensus.read(look) else {
+        // Nothing was looked at, so there is nothing to rest from.
+        state.took = Duration::ZERO;
         return false;
     };
     state.avoided.clone_from(&config.avoid_hosts);
-    let started = std::time::Instant::now();
     let is_cut = view.is_cut;
     let plan = state.planner.plan(&view, &config, now_ms);
     // Rows that the copy shares are copied whole when they change: it must not outlive its use.
     drop(view);
-    metrics::histogram!(crate::meters::PLAN_SECONDS).record(started.elapsed().as_secs_f64());
+    state.took = started.elapsed();
+    metrics::histogram!(crate::meters::PLAN_SECONDS).record(state.took.as_secs_f64());
     if plan.moves.is_empty() {
+        state.fruitless = state.fruitless.saturating_add(1);
         return false;
     }
+    state.fruitless = 0;
     let moves = plan.moves.len();
     metrics::counter!(crate::meters::PLAN_MOVES).increment(moves as u64);
     let Some(refused) = commit(node, leadership.term, plan).await else {
@@ -131,5 +157,19 @@ async fn commit(node: &Node, term: u64, plan: Plan) -> Option<usize> {
             tracing::warn!(%error, "a plan was not committed");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planning_rests_only_while_it_finds_nothing_again_and_again() {
+        let took = Duration::from_millis(2);
+        assert_eq!(rest(0, took), Duration::ZERO);
+        assert_eq!(rest(FRUITLESS_MAX - 1, took), Duration::ZERO);
+        assert_eq!(rest(FRUITLESS_MAX, took), Duration::from_millis(8));
+        assert_eq!(rest(FRUITLESS_MAX, Duration::from_secs(1)), REST_MAX);
     }
 }

@@ -10,7 +10,8 @@ mod notes;
 pub mod read;
 pub mod session;
 pub mod sessions;
-pub mod write;
+mod together;
+mod write;
 
 use rota_protocol::error::{ErrorCode, PublicError};
 use std::time::Duration;

@@ -11,7 +11,7 @@ use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::JobId;
 use rota_protocol::job::Role;
-use rota_protocol::view::{ClusterView, JobRow, PeerRow};
+use rota_protocol::view::{ClusterView, JobRow, LogUse, PeerRow};
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -201,6 +201,11 @@ async fn cluster(node: &Node, freshness: Freshness) -> Result<ApiReply, PublicEr
             peers,
             jobs: view::jobs_by_state(state),
             breaker: view::breaker(state, crate::io::clock::wall_ms()),
+            log: LogUse {
+                written_bytes: raft.log_written.0,
+                fsyncs: raft.log_written.1,
+                snapshot_bytes: raft.snapshot_bytes,
+            },
         }))
     }))
 }

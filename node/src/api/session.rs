@@ -1,8 +1,9 @@
 //! One client's connection: frames in, calls run side by side, answers out in the order they are ready.
 
 use super::caller::Caller;
+use super::together::Together;
 use super::{logs, read, sessions, write};
-use crate::framing::{FrameReader, FramingError, encode_message, write_frame};
+use crate::framing::{FrameReader, FramingError, encode_behind, encode_message, write_frame};
 use crate::node::Node;
 use rota_protocol::api::{ApiAnswer, ApiCall, ApiReply, ApiRequest};
 use rota_protocol::error::{ErrorCode, PublicError};
@@ -101,48 +102,84 @@ async fn take_calls<R: AsyncRead + Unpin>(
     queue: mpsc::Sender<Queued>,
 ) -> Result<(), FramingError> {
     let room = Arc::new(Semaphore::new(PIECES_QUEUED_MAX));
-    let open = Arc::new(Semaphore::new(CALLS_OPEN_MAX));
-    let mut calls = JoinSet::new();
+    let mut calls = Calls { node, open: Arc::new(Semaphore::new(CALLS_OPEN_MAX)), running: JoinSet::new() };
     loop {
-        let frame = match &caller {
+        let first = match &caller {
             Some(_) => frames.next().await?,
             None => match timeout(GREETING_TIME, frames.next()).await {
                 Ok(frame) => frame?,
                 Err(_) => return Ok(()),
             },
         };
-        let Some(frame) = frame else { return Ok(()) };
-        let call: ApiCall = frame.message(FrameKind::ApiCall)?;
-        let answers = Answers { seq: call.seq, queue: queue.clone(), room: Arc::clone(&room) };
-        if let ApiRequest::Authenticate { token } = &call.request {
-            let result = Caller::of_token(&node, token);
-            let failed = result.is_err();
-            answers
-                .send(
-                    false,
-                    result.map(|known| {
-                        caller = Some(known);
-                        ApiReply::Done
-                    }),
-                )
-                .await;
-            if failed {
-                return Ok(()); // One guess per connection; handshakes are rate-limited.
+        let Some(first) = first else { return Ok(()) };
+        let mut together = Together::default();
+        let mut next = Some(first);
+        while let Some(frame) = next {
+            let bytes = frame.body.len();
+            let ApiCall { seq, request } = frame.message(FrameKind::ApiCall)?;
+            let answers = Answers { seq, queue: queue.clone(), room: Arc::clone(&room) };
+            match (request, &caller) {
+                (ApiRequest::Authenticate { token }, before) => {
+                    if let Some(before) = before {
+                        // What came before was asked in the earlier name.
+                        calls.submit(together.take(), before).await;
+                    }
+                    let known = Caller::of_token(&calls.node, &token);
+                    answers.send(false, known.as_ref().map(|_| ApiReply::Done).map_err(Clone::clone)).await;
+                    match known {
+                        Ok(known) => caller = Some(known),
+                        Err(_) => return Ok(()), // One guess per connection; handshakes are rate-limited.
+                    }
+                }
+                (_, None) => {
+                    let error =
+                        PublicError::new(ErrorCode::Unauthenticated, "authenticate with a token first");
+                    answers.send(false, Err(error)).await;
+                    return Ok(());
+                }
+                (ApiRequest::Submit { jobs }, Some(_)) if together.has_room(jobs.len(), bytes) => {
+                    together.join(answers, jobs, bytes);
+                }
+                (request, Some(known)) => {
+                    calls.submit(together.take(), known).await;
+                    calls.start(request, known, answers).await;
+                }
             }
-            continue;
+            next = frames.ready()?;
         }
-        let Some(known) = caller.clone() else {
-            let error = PublicError::new(ErrorCode::Unauthenticated, "authenticate with a token first");
-            answers.send(false, Err(error)).await;
-            return Ok(());
-        };
-        let Ok(permit) = Arc::clone(&open).acquire_owned().await else { return Ok(()) };
-        let node = Arc::clone(&node);
-        calls.spawn(async move {
-            answer(&node, known, call.request, answers).await;
+        if let Some(known) = &caller {
+            calls.submit(together.take(), known).await;
+        }
+        while calls.running.try_join_next().is_some() {}
+    }
+}
+
+/// Calls of one connection that run. Further ones wait unread.
+struct Calls {
+    node: Arc<Node>,
+    open: Arc<Semaphore>,
+    running: JoinSet<()>,
+}
+
+impl Calls {
+    async fn start(&mut self, request: ApiRequest, caller: &Caller, answers: Answers) {
+        let Ok(permit) = Arc::clone(&self.open).acquire_owned().await else { return };
+        let (node, caller) = (Arc::clone(&self.node), caller.clone());
+        self.running.spawn(async move {
+            answer(&node, caller, request, answers).await;
             drop(permit);
         });
-        while calls.try_join_next().is_some() {}
+    }
+
+    /// Starts submits that came together.
+    async fn submit(&mut self, together: Option<Together>, caller: &Caller) {
+        let Some(together) = together else { return };
+        let Ok(permit) = Arc::clone(&self.open).acquire_owned().await else { return };
+        let (node, caller) = (Arc::clone(&self.node), caller.clone());
+        self.running.spawn(async move {
+            together.answer(&node, &caller).await;
+            drop(permit);
+        });
     }
 }
 
@@ -188,16 +225,12 @@ async fn write_answers<W: AsyncWrite + Unpin>(
     while answers.recv_many(&mut together, ANSWERS_TOGETHER_MAX).await > 0 {
         let mut bytes = Vec::new();
         for Queued { answer, _place } in &together {
-            match encode_message(version, FrameKind::ApiAnswer, answer) {
-                Ok(frame) => bytes.extend_from_slice(&frame),
-                Err(error) => {
-                    let error =
-                        PublicError::new(ErrorCode::TooLarge, format!("the answer is too large: {error}"));
-                    let short = ApiAnswer { seq: answer.seq, more: false, result: Err(error) };
-                    if let Ok(frame) = encode_message(version, FrameKind::ApiAnswer, &short) {
-                        bytes.extend_from_slice(&frame);
-                    }
-                }
+            if let Err(error) = encode_behind(&mut bytes, version, FrameKind::ApiAnswer, answer) {
+                let error =
+                    PublicError::new(ErrorCode::TooLarge, format!("the answer is too large: {error}"));
+                let short = ApiAnswer { seq: answer.seq, more: false, result: Err(error) };
+                // A refusal fits any frame.
+                let _ = encode_behind(&mut bytes, version, FrameKind::ApiAnswer, &short);
             }
         }
         if write_frame(&mut writer, &bytes).await.is_err() {

@@ -109,7 +109,7 @@ async fn submit_noted(
     }))
 }
 
-async fn submit(
+pub(super) async fn submit(
     node: &Node,
     caller: &Caller,
     jobs: Vec<(RequestId, JobSpec)>,

@@ -6,18 +6,22 @@ use std::time::Duration;
 
 /// Figures in the order they were added.
 #[derive(Debug, Default)]
-pub struct Figures(Vec<(String, Value)>);
+pub struct Figures {
+    named: Vec<(String, Value)>,
+    /// For people, instead of the list of names.
+    lines: Vec<String>,
+}
 
 impl Figures {
     /// Adds a count.
     pub fn count(&mut self, name: &str, value: u64) {
-        self.0.push((name.to_owned(), value.into()));
+        self.named.push((name.to_owned(), value.into()));
     }
 
     /// Adds a measured value, rounded to three digits behind the point.
     pub fn value(&mut self, name: &str, value: f64) {
         let rounded = (value * 1_000.0).round() / 1_000.0;
-        self.0.push((name.to_owned(), rounded.into()));
+        self.named.push((name.to_owned(), rounded.into()));
     }
 
     /// Adds the figures of a report by their names, those of its parts as `<part>_<name>`.
@@ -38,7 +42,7 @@ impl Figures {
                 }
             }
             Value::Number(number) if number.is_f64() => self.value(prefix, number.as_f64().unwrap_or(0.0)),
-            other => self.0.push((prefix.to_owned(), other)),
+            other => self.named.push((prefix.to_owned(), other)),
         }
     }
 
@@ -50,15 +54,31 @@ impl Figures {
         }
     }
 
+    /// Those whose names begin with one of these.
+    #[must_use]
+    pub fn select(&self, beginnings: &[&str]) -> Vec<(String, Value)> {
+        let wanted = |name: &String| beginnings.iter().any(|beginning| name.starts_with(beginning));
+        self.named.iter().filter(|(name, _)| wanted(name)).cloned().collect()
+    }
+
+    /// Adds a line for people; with any, they see only lines.
+    pub fn line(&mut self, line: String) {
+        self.lines.push(line);
+    }
+
     /// Prints them.
     pub fn print(&self, json: bool) {
         if json {
-            let object: Map<String, Value> = self.0.iter().cloned().collect();
+            let object: Map<String, Value> = self.named.iter().cloned().collect();
             println!("{}", Value::Object(object));
             return;
         }
-        let width = self.0.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-        for (name, value) in &self.0 {
+        if !self.lines.is_empty() {
+            self.lines.iter().for_each(|line| println!("{line}"));
+            return;
+        }
+        let width = self.named.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        for (name, value) in &self.named {
             println!("  {name:width$}  {value}");
         }
     }
@@ -82,7 +102,7 @@ mod tests {
         figures
             .report(&json!({ "hosts": 3, "cold": { "p50_ms": 0.123_456, "count": 2 }, "ok": true }))
             .unwrap();
-        let object: Map<String, Value> = figures.0.into_iter().collect();
+        let object: Map<String, Value> = figures.named.into_iter().collect();
         let want = json!({ "hosts": 3, "cold_p50_ms": 0.123, "cold_count": 2, "ok": true });
         assert_eq!(Value::Object(object), want);
     }

@@ -6,15 +6,21 @@
 
 pub mod attempts;
 pub mod burst;
+mod etcd;
 pub mod failover;
 pub mod figures;
+pub mod flood;
 pub mod idle;
+pub mod keep;
 pub mod launch;
+mod load;
 pub mod planned;
 pub mod planner;
 pub mod pulse;
 pub mod rolling;
+pub mod soak;
 pub mod submit;
+mod usage;
 
 use crate::cli::ops::{BenchArgs, BenchKind};
 use crate::lab::{Lab, LabError, LabOptions};
@@ -33,6 +39,9 @@ pub async fn run(args: BenchArgs) -> Result<(), LabError> {
         BenchKind::Failover(args) => (args.json, failover::run(&args).await?),
         BenchKind::Rolling(args) => (args.json, rolling::run(&args).await?),
         BenchKind::Idle(args) => (args.json, idle::run(&args).await?),
+        BenchKind::Keep(args) => (args.json, keep::run(&args).await?),
+        BenchKind::Soak(args) => (args.json, soak::run(&args).await?),
+        BenchKind::Flood(args) => (args.json, flood::run(&args).await?),
         BenchKind::Plan(args) => (args.json, planner::plan(&args)?),
         BenchKind::Reclaim(args) => (args.json, planner::reclaim(&args)?),
         BenchKind::Admit(args) => (args.json, planner::admit(&args)?),

@@ -163,6 +163,12 @@ pub enum BenchKind {
     Rolling(BenchRollingArgs),
     /// What a cluster without work costs
     Idle(BenchIdleArgs),
+    /// What many jobs cost that are kept: memory, snapshot, restart; in this process, on the real disk
+    Keep(BenchKeepArgs),
+    /// A steady mixture of submits, repetitions, cancels and preemptions, and what grows under it
+    Soak(BenchSoakArgs),
+    /// One tenant floods: what another feels, and whether anybody loses its leader
+    Flood(BenchFloodArgs),
     /// How long the planner takes for a round, in memory
     Plan(planner::PlanArgs),
     /// How long the planner takes to find what a queue is owed, in memory
@@ -179,14 +185,77 @@ pub struct BenchSubmitArgs {
     /// Hosts
     #[arg(long, default_value_t = 3)]
     pub peers: usize,
-    /// Clients that submit at once
-    #[arg(long, default_value_t = 16)]
-    pub clients: usize,
+    /// Clients that submit at once; several numbers are measured one after the other
+    #[arg(long, value_delimiter = ',', default_values_t = [16])]
+    pub clients: Vec<usize>,
+    /// Clients that share a connection
+    #[arg(long, default_value_t = 32)]
+    pub per_connection: usize,
     /// Jobs in each call
     #[arg(long, default_value_t = 1)]
     pub batch: usize,
-    /// How long, in seconds
+    /// How long for each number of clients, in seconds
     #[arg(long, default_value_t = 5)]
+    pub seconds: u64,
+    /// Last, submit one array of so many elements
+    #[arg(long, default_value_t = 0)]
+    pub array: u32,
+    /// First, measure puts of values as large as a job into three members of etcd on the same disk
+    #[arg(long, value_name = "PROGRAM", num_args = 0..=1, default_missing_value = "etcd")]
+    pub beside_etcd: Option<String>,
+    /// Figures as one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `rota bench keep`
+#[derive(Debug, Args)]
+pub struct BenchKeepArgs {
+    /// Jobs that are over
+    #[arg(long, default_value_t = 1_000_000)]
+    pub finished: usize,
+    /// Jobs that wait
+    #[arg(long, default_value_t = 100_000)]
+    pub pending: usize,
+    /// Elements of one array that waits as well
+    #[arg(long, default_value_t = 1_000_000)]
+    pub array: u32,
+    /// Figures as one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `rota bench soak`
+#[derive(Debug, Args)]
+pub struct BenchSoakArgs {
+    /// Hosts
+    #[arg(long, default_value_t = 3)]
+    pub peers: usize,
+    /// How long, in minutes
+    #[arg(long, default_value_t = 10)]
+    pub minutes: u64,
+    /// Submits a second
+    #[arg(long, default_value_t = 50)]
+    pub rate: u64,
+    /// Figures as one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `rota bench flood`
+#[derive(Debug, Args)]
+pub struct BenchFloodArgs {
+    /// Hosts
+    #[arg(long, default_value_t = 3)]
+    pub peers: usize,
+    /// Clients of the tenant that floods
+    #[arg(long, default_value_t = 256)]
+    pub clients: usize,
+    /// Clients that ask for the cluster's status without pause
+    #[arg(long, default_value_t = 16)]
+    pub pollers: usize,
+    /// How long, in seconds
+    #[arg(long, default_value_t = 10)]
     pub seconds: u64,
     /// Figures as one JSON document
     #[arg(long)]

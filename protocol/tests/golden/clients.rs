@@ -325,6 +325,7 @@ fn cluster_view() -> ClusterView {
             open_since_ms: Some(NOW_MS + 3),
             alerts: 5,
         },
+        log: LogUse { written_bytes: 4_096, fsyncs: 6, snapshot_bytes: 9 },
     }
 }
 

@@ -109,7 +109,12 @@ impl State {
     /// An entry of a newer format than this build reads, or at an index that was applied already, is refused whole
     /// and changes nothing: the caller must check the format before and stop rather than come here.
     pub fn apply(&mut self, index: u64, entry: &Entry) -> Applied {
-        if let Some(refusal) = self.refuse_entry(index, entry) {
+        self.take(index, entry.clone())
+    }
+
+    /// As [`State::apply`], for whoever needs the entry no more: what a job asks is moved into the state, not copied.
+    pub fn take(&mut self, index: u64, entry: Entry) -> Applied {
+        if let Some(refusal) = self.refuse_entry(index, &entry) {
             return Applied {
                 outcomes: vec![Outcome::Refused(refusal); entry.proposals.len()],
                 events: Vec::new(),
@@ -120,7 +125,7 @@ impl State {
         let mut step =
             Step { index, now_ms: self.meta.clock_ms, grants: 0, events: Vec::new(), plan_needed: false };
         let mut outcomes = Vec::with_capacity(entry.proposals.len());
-        for proposal in &entry.proposals {
+        for proposal in entry.proposals {
             outcomes.push(propose(self, &mut step, proposal));
         }
         if step.plan_needed {
@@ -163,12 +168,13 @@ impl State {
 }
 
 /// One proposal: known request ids first, then the command, then remembering the answer.
-fn propose(state: &mut State, step: &mut Step, proposal: &Proposal) -> Outcome {
-    let named = proposal.request != RequestId::NONE && !state.faults.skip_dedup;
+fn propose(state: &mut State, step: &mut Step, proposal: Proposal) -> Outcome {
+    let Proposal { request, actor, command: asked } = proposal;
+    let named = request != RequestId::NONE && !state.faults.skip_dedup;
     state.dedup.sweep(step.now_ms);
     state.reservations.sweep(step.now_ms);
     if named {
-        if let Some(outcome) = state.dedup.answer(proposal.request, &proposal.actor) {
+        if let Some(outcome) = state.dedup.answer(request, &actor) {
             return outcome;
         }
         if state.dedup.is_full() {
@@ -176,16 +182,16 @@ fn propose(state: &mut State, step: &mut Step, proposal: &Proposal) -> Outcome {
             return Outcome::Refused(busy.retry_after(60_000));
         }
     }
-    let outcome = command(state, step, &proposal.actor, &proposal.command).unwrap_or_else(Outcome::Refused);
+    let outcome = command(state, step, &actor, asked).unwrap_or_else(Outcome::Refused);
     if named {
-        state.dedup.remember(proposal.request, &proposal.actor, &outcome, step.now_ms);
+        state.dedup.remember(request, &actor, &outcome, step.now_ms);
     }
     outcome
 }
 
 /// Rights, then the `match`.
-fn command(state: &mut State, step: &mut Step, actor: &Actor, command: &Command) -> Answer {
-    let least = least_role(command);
+fn command(state: &mut State, step: &mut Step, actor: &Actor, command: Command) -> Answer {
+    let least = least_role(&command);
     if actor.role < least {
         let message = format!("needs the role {}, yours is {}", role_name(least), role_name(actor.role));
         return Err(PublicError::new(ErrorCode::Forbidden, message));
@@ -195,35 +201,35 @@ fn command(state: &mut State, step: &mut Step, actor: &Actor, command: &Command)
     }
     match command {
         Command::CreateCluster { cluster, name, host_name, addr } => {
-            create_cluster::apply(state, step, *cluster, name, host_name, addr)
+            create_cluster::apply(state, step, cluster, &name, &host_name, &addr)
         }
         Command::AdmitHost { token, host_name, addr } => {
-            admit_host::apply(state, step, token, host_name, addr)
+            admit_host::apply(state, step, &token, &host_name, &addr)
         }
         Command::RegisterHost { host, registration } => {
-            register_host::apply(state, step, *host, registration)
+            register_host::apply(state, step, host, &registration)
         }
-        Command::DrainHost { host, reason } => drain::apply(state, step, *host, reason, None),
+        Command::DrainHost { host, reason } => drain::apply(state, step, host, &reason, None),
         Command::DrainWith { host, reason, evict_at_ms } => {
-            drain::apply(state, step, *host, reason, *evict_at_ms)
+            drain::apply(state, step, host, &reason, evict_at_ms)
         }
-        Command::UndrainHost { host } => undrain::apply(state, step, *host),
+        Command::UndrainHost { host } => undrain::apply(state, step, host),
         Command::MintToken { token, usage, expires_at_ms } => {
-            mint_token::apply(state, step, token, usage, *expires_at_ms)
+            mint_token::apply(state, step, &token, &usage, expires_at_ms)
         }
         Command::Submit { spec } => submit::apply(state, step, actor, spec),
-        Command::Cancel { job, index } => cancel::apply(state, step, actor, *job, *index),
-        Command::CommitPlan { plan } => commit_plan::apply(state, step, plan),
-        Command::Report { host, reports } => report::apply(state, step, *host, reports),
-        Command::EndOwn { host, ends } => care::end_own(state, step, *host, ends),
-        Command::Expire { host, epoch } => expire::apply(state, step, *host, *epoch),
-        Command::SetQueue { queue } => set_queue::apply(state, step, queue),
-        Command::RemoveQueue { name } => set_queue::remove(state, step, name),
-        Command::Adjust { job, change } => adjust::apply(state, step, actor, *job, *change),
-        Command::Reserve { reservation } => reserve::apply(state, step, reservation),
-        Command::Unreserve { name } => reserve::remove(state, step, name),
-        Command::Health { host, report } => health::apply(state, step, *host, report),
-        Command::Tend { tending } => tend::apply(state, step, actor, tending),
+        Command::Cancel { job, index } => cancel::apply(state, step, actor, job, index),
+        Command::CommitPlan { plan } => commit_plan::apply(state, step, &plan),
+        Command::Report { host, reports } => report::apply(state, step, host, &reports),
+        Command::EndOwn { host, ends } => care::end_own(state, step, host, &ends),
+        Command::Expire { host, epoch } => expire::apply(state, step, host, epoch),
+        Command::SetQueue { queue } => set_queue::apply(state, step, &queue),
+        Command::RemoveQueue { name } => set_queue::remove(state, step, &name),
+        Command::Adjust { job, change } => adjust::apply(state, step, actor, job, change),
+        Command::Reserve { reservation } => reserve::apply(state, step, &reservation),
+        Command::Unreserve { name } => reserve::remove(state, step, &name),
+        Command::Health { host, report } => health::apply(state, step, host, &report),
+        Command::Tend { tending } => tend::apply(state, step, actor, &tending),
     }
 }
 

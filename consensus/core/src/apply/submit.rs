@@ -15,21 +15,20 @@ use rota_protocol::{ErrorCode, JobId, PublicError};
 /// Most jobs that are not terminal: at up to 1.5 KiB each, 1.5 GiB on every peer.
 pub(super) const OPEN_JOBS_MAX: usize = 1_000_000;
 
-pub(super) fn apply(state: &mut State, step: &mut Step, actor: &Actor, spec: &JobSpec) -> Answer {
+pub(super) fn apply(state: &mut State, step: &mut Step, actor: &Actor, mut spec: JobSpec) -> Answer {
     spec::check_name("tenant", &actor.tenant)?;
     spec::check_name("user", &actor.user)?;
-    spec::validate(spec)?;
+    spec::validate(&spec)?;
     if let Some(at_ms) = spec.deadline_ms.filter(|at_ms| *at_ms <= step.now_ms) {
         let message = format!("{at_ms} ms has passed: it is {} ms", step.now_ms);
         return Err(PublicError::invalid("deadline", message, "a time to come"));
     }
-    check_parents(state, actor, spec)?;
+    check_parents(state, actor, &spec)?;
     if state.jobs.open() >= OPEN_JOBS_MAX {
         let message = format!("{OPEN_JOBS_MAX} jobs wait or run already");
         return Err(PublicError::new(ErrorCode::Busy, message).retry_after(60_000));
     }
     let queue = enter_queue(state, actor, &spec.queue)?;
-    let mut spec = spec.clone();
     if spec.time_limit_ms.is_none() && !spec.service {
         spec.time_limit_ms = state.queues.get(queue).and_then(|queue| queue.spec.time_limit_default_ms);
     }

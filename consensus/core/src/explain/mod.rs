@@ -202,7 +202,7 @@ fn ahead(state: &State, job: &Job, now_ms: u64) -> (u64, u64) {
     let mut sums = (0_u64, 0_u64);
     for (key, class) in state.jobs.ready() {
         // Each class is in the order of priority.
-        let rivals = class.iter().take_while(|(priority, _, _)| *priority <= own.0);
+        let rivals = class.iter().map(|(place, ())| place).take_while(|(priority, _, _)| *priority <= own.0);
         let rivals = rivals.filter_map(|(_, _, id)| state.job(*id));
         let before = rivals.filter(|other| standing(other, now_ms) < own);
         let tasks: u64 = before.map(|j| u64::from(j.pending.len())).sum();

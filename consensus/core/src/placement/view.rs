@@ -6,13 +6,13 @@ use crate::state::attempt::Attempt;
 use crate::state::demand::Workload;
 use crate::state::host::Host;
 use crate::state::job::{Job, Place};
+use crate::state::parted::Parted;
 use crate::state::queue::Queue;
 use crate::state::speeds::Speeds;
 use rota_protocol::limits::PLAN_MOVES_MAX;
 use rota_protocol::queue::QueueId;
 use rota_protocol::reservation::ReservationSpec;
 use rota_protocol::{HostId, JobId};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Most jobs copied for one round, over all classes.
@@ -143,8 +143,8 @@ impl View {
 /// The first jobs of each class, and whether there are more. Should the copy be too small for all, the classes with
 /// the first heads are in it.
 fn classes(state: &State) -> (Vec<Vec<Arc<Job>>>, bool) {
-    let mut classes: Vec<(&BTreeSet<Place>, Place)> =
-        state.jobs.ready().values().filter_map(|class| Some((class, *class.first()?))).collect();
+    let mut classes: Vec<(&Parted<Place, ()>, Place)> =
+        state.jobs.ready().values().filter_map(|class| Some((class, *class.iter().next()?.0))).collect();
     classes.sort_by_key(|(_, head)| *head);
     let mut left = VIEW_JOBS_MAX;
     let mut is_cut = false;
@@ -156,7 +156,7 @@ fn classes(state: &State) -> (Vec<Vec<Arc<Job>>>, bool) {
             return None;
         }
         is_cut |= class.len() > per_class.min(left);
-        let ids = class.iter().take(per_class.min(left)).map(|(_, _, id)| *id);
+        let ids = class.iter().take(per_class.min(left)).map(|((_, _, id), ())| *id);
         let jobs: Vec<Arc<Job>> = ids.filter_map(|id| state.jobs.shared(id)).cloned().collect();
         left = left.saturating_sub(jobs.len());
         Some(jobs)

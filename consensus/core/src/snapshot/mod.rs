@@ -145,17 +145,19 @@ impl From<Body> for State {
 /// The state as bytes.
 #[must_use]
 pub fn encode(state: &State) -> Vec<u8> {
-    let body = body(state);
     let cluster = state.cluster().map_or(ClusterId(0), |c| c.id);
-    let mut out = Vec::with_capacity(HEADER_BYTES + body.len());
+    let mut out = Vec::new();
     out.extend_from_slice(MAGIC);
     out.extend_from_slice(&SNAPSHOT_FORMAT.to_le_bytes());
     out.extend_from_slice(&cluster.0.to_le_bytes());
     out.extend_from_slice(&state.applied_index().to_le_bytes());
     out.extend_from_slice(&state.rolling_hash().to_le_bytes());
-    out.extend_from_slice(&hash(&body).to_le_bytes());
-    out.extend_from_slice(&(body.len() as u64).to_le_bytes());
-    out.extend_from_slice(&body);
+    // Hash and length are known once the body is there: it is large, and made where it stays.
+    out.extend_from_slice(&[0; 16]);
+    body(state, &mut out);
+    let (full_hash, length) = (hash(&out[HEADER_BYTES..]), (out.len() - HEADER_BYTES) as u64);
+    out[HEADER_BYTES - 16..HEADER_BYTES - 8].copy_from_slice(&full_hash.to_le_bytes());
+    out[HEADER_BYTES - 8..HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
     out
 }
 
@@ -208,10 +210,12 @@ pub fn decode(bytes: &[u8]) -> Result<State, SnapshotError> {
 
 /// Hash of the body that `encode` would write.
 pub(crate) fn full_hash(state: &State) -> u64 {
-    hash(&body(state))
+    let mut out = Vec::new();
+    body(state, &mut out);
+    hash(&out)
 }
 
-fn body(state: &State) -> Vec<u8> {
+fn body(state: &State, out: &mut Vec<u8>) {
     let body = BodyRef {
         meta: &state.meta,
         hosts: &state.hosts,
@@ -227,8 +231,8 @@ fn body(state: &State) -> Vec<u8> {
         care: &state.care,
         idle: &state.idle,
     };
-    // These types encode without fail; an empty body would be refused by `decode`, never taken for a state.
-    codec::encode(&body).unwrap_or_default()
+    // These types encode without fail; what is cut short would be refused by `decode`, never taken for a state.
+    let _ = codec::encode_behind(out, &body);
 }
 
 fn hash(body: &[u8]) -> u64 {

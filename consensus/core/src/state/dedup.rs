@@ -1,13 +1,14 @@
 //! Answers by request id, for 24 hours of log time: a client that lost the answer asks again and nothing happens
 //! twice. Refusals are remembered too.
 
+use super::arrivals::Arrivals;
+use super::parted::Parted;
 use crate::hash::Digest;
 use rota_protocol::command::Outcome;
 use rota_protocol::job::Actor;
 use rota_protocol::limits::DEDUP_MS;
 use rota_protocol::{ErrorCode, JobId, PublicError, RequestId};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
 
 /// Most request ids remembered: about 190 a second for a whole day, 1.5 GiB of memory. Beyond it new requests are
 /// refused as busy rather than an old answer forgotten.
@@ -33,9 +34,9 @@ struct Remembered {
 /// All remembered answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct DedupTable {
-    map: BTreeMap<u128, Remembered>,
+    map: Parted<u128, Remembered>,
     /// In order of arrival: (log time, request).
-    queue: VecDeque<(u64, u128)>,
+    queue: Arrivals,
 }
 
 impl DedupTable {
@@ -67,17 +68,17 @@ impl DedupTable {
         };
         let known = Remembered { author: author(actor), answer };
         if self.map.insert(request.0, known).is_none() {
-            self.queue.push_back((now_ms, request.0));
+            self.queue.push(now_ms, request.0);
         }
     }
 
     /// Forgets a bounded number of those whose time is over. Later calls go on; until then they still answer.
     pub(crate) fn sweep(&mut self, now_ms: u64) {
         for _ in 0..SWEEP_MAX {
-            match self.queue.front() {
-                Some((at_ms, request)) if now_ms.saturating_sub(*at_ms) >= DEDUP_MS => {
-                    self.map.remove(request);
-                    self.queue.pop_front();
+            match self.queue.first() {
+                Some((at_ms, request)) if now_ms.saturating_sub(at_ms) >= DEDUP_MS => {
+                    self.map.remove(&request);
+                    self.queue.pop();
                 }
                 _ => return,
             }

@@ -2,6 +2,7 @@
 //! command means is in `apply`.
 #![deny(clippy::float_arithmetic)]
 
+pub(crate) mod arrivals;
 pub mod attempt;
 pub mod care;
 pub(crate) mod dedup;
@@ -12,6 +13,7 @@ pub mod idle;
 pub mod job;
 pub mod meta;
 pub mod ordinals;
+pub(crate) mod parted;
 pub mod queue;
 pub mod rare;
 pub(crate) mod reservation;

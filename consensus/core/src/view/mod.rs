@@ -94,11 +94,7 @@ pub fn job_row(state: &State, id: JobId) -> Option<JobRow> {
 /// How many jobs are in each state; states without jobs are listed with 0.
 #[must_use]
 pub fn jobs_by_state(state: &State) -> BTreeMap<String, u64> {
-    let mut counts: BTreeMap<String, u64> = JobState::ALL.map(|state| (state.to_string(), 0)).into();
-    for job in state.jobs() {
-        *counts.entry(job.state.to_string()).or_default() += 1;
-    }
-    counts
+    state.jobs.by_state().map(|(state, count)| (state.to_string(), count)).collect()
 }
 
 /// An ask in one line: `2 gpu H100 80 GiB, 4 cpu, 8 GiB`.

@@ -2,8 +2,10 @@
 //! job's state and all indexes follow from its row; nobody sets them.
 
 use super::{ClassKey, Job, Place, TERMINAL_KEPT_MAX};
+use crate::state::parted::Parted;
 use crate::state::rare::Rare;
 use rota_protocol::JobId;
+use rota_protocol::job::JobState;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use std::sync::Arc;
 /// All jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct JobTable {
-    map: BTreeMap<JobId, Arc<Job>>,
+    map: Parted<JobId, Arc<Job>>,
     /// Terminal jobs in the order in which they became so, without those in `awaited`.
     terminal: VecDeque<JobId>,
     /// Terminal jobs that would have been forgotten, were it not for open jobs that wait for them and for others: how
@@ -20,7 +22,7 @@ pub(crate) struct JobTable {
     awaited: BTreeSet<JobId>,
     /// Jobs that are ready, by class.
     #[serde(skip)]
-    ready: BTreeMap<ClassKey, BTreeSet<Place>>,
+    ready: BTreeMap<ClassKey, Parted<Place, ()>>,
     /// Open jobs by the jobs that they wait for.
     #[serde(skip)]
     children: BTreeMap<JobId, BTreeSet<JobId>>,
@@ -30,11 +32,14 @@ pub(crate) struct JobTable {
     /// Waiting jobs with a deadline, by it.
     #[serde(skip)]
     deadlines: BTreeSet<(u64, JobId)>,
+    /// How many jobs are in each state, in the order of [`JobState::ALL`].
+    #[serde(skip)]
+    counts: [u64; JobState::ALL.len()],
 }
 
 impl JobTable {
     /// A table of these rows, its indexes not rebuilt yet; `terminal` names those that are over, in that order.
-    pub(crate) fn from_rows(map: BTreeMap<JobId, Arc<Job>>, terminal: VecDeque<JobId>) -> Self {
+    pub(crate) fn from_rows(map: Parted<JobId, Arc<Job>>, terminal: VecDeque<JobId>) -> Self {
         Self { map, terminal, ..Self::default() }
     }
 
@@ -51,7 +56,7 @@ impl JobTable {
     }
 
     pub(crate) fn after(&self, id: JobId) -> impl Iterator<Item = &Job> {
-        self.map.range((std::ops::Bound::Excluded(id), std::ops::Bound::Unbounded)).map(|(_, j)| &**j)
+        self.map.after(id).map(|(_, j)| &**j)
     }
 
     /// Jobs that are not terminal.
@@ -60,7 +65,7 @@ impl JobTable {
     }
 
     /// Ready jobs by class.
-    pub(crate) fn ready(&self) -> &BTreeMap<ClassKey, BTreeSet<Place>> {
+    pub(crate) fn ready(&self) -> &BTreeMap<ClassKey, Parted<Place, ()>> {
         &self.ready
     }
 
@@ -79,9 +84,15 @@ impl JobTable {
         self.deadlines.range(..=(now_ms, JobId(u64::MAX))).map(|(_, job)| *job)
     }
 
+    /// How many jobs are in each state.
+    pub(crate) fn by_state(&self) -> impl Iterator<Item = (JobState, u64)> {
+        JobState::ALL.into_iter().zip(self.counts)
+    }
+
     pub(crate) fn insert(&mut self, job: Job) {
         let job = Arc::new(job);
         self.enter(&job);
+        self.counts[place_of(job.state)] += 1;
         self.map.insert(job.id, job);
     }
 
@@ -94,7 +105,7 @@ impl JobTable {
         change: impl FnOnce(&mut Job) -> R,
     ) -> Option<(R, bool)> {
         let shared = self.map.get_mut(&id)?;
-        let before = Standing::of(shared);
+        let (before, state_before) = (Standing::of(shared), shared.state);
         let job = Arc::make_mut(shared);
         let result = change(job);
         let was_terminal = job.state.is_terminal();
@@ -106,6 +117,10 @@ impl JobTable {
             close(job, now_ms);
         }
         job.note_cause(now_ms);
+        if job.state != state_before {
+            self.counts[place_of(state_before)] -= 1;
+            self.counts[place_of(job.state)] += 1;
+        }
         if before != Standing::of(job) {
             let job = Arc::clone(shared);
             self.leave(id, &before, &job);
@@ -127,8 +142,10 @@ impl JobTable {
         let listed: BTreeSet<JobId> = self.terminal.iter().copied().collect();
         let terminal = self.map.values().filter(|job| job.state.is_terminal()).map(|job| job.id);
         self.awaited = terminal.filter(|id| !listed.contains(id)).collect();
+        self.counts = Default::default();
         for job in self.map.values().cloned().collect::<Vec<_>>() {
             self.enter(&job);
+            self.counts[place_of(job.state)] += 1;
         }
     }
 
@@ -151,15 +168,21 @@ impl JobTable {
             if self.children.contains_key(&oldest) {
                 self.awaited.insert(oldest);
             } else {
-                self.map.remove(&oldest);
+                self.forget(oldest);
             }
+        }
+    }
+
+    fn forget(&mut self, id: JobId) {
+        if let Some(job) = self.map.remove(&id) {
+            self.counts[place_of(job.state)] -= 1;
         }
     }
 
     fn enter(&mut self, job: &Job) {
         let standing = Standing::of(job);
         if let Some(place) = standing.ready {
-            self.ready.entry(job.class()).or_default().insert(place);
+            self.ready.entry(job.class()).or_default().insert(place, ());
         }
         if standing.waits_for_jobs {
             for parent in &job.spec.after {
@@ -191,7 +214,7 @@ impl JobTable {
                     if children.is_empty() {
                         self.children.remove(&parent.job);
                         if self.awaited.remove(&parent.job) {
-                            self.map.remove(&parent.job);
+                            self.forget(parent.job);
                         }
                     }
                 }
@@ -204,6 +227,12 @@ impl JobTable {
             self.deadlines.remove(&(at_ms, id));
         }
     }
+}
+
+/// Where a state stands in [`JobState::ALL`].
+fn place_of(state: JobState) -> usize {
+    // Every state is in the list; were one not, it would be counted with the first.
+    JobState::ALL.iter().position(|other| *other == state).unwrap_or(0)
 }
 
 /// What the indexes know of a job. Class and parents follow from the spec, which never changes.

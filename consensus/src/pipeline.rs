@@ -1,0 +1,163 @@
+//! Entries on their way to one follower: several calls at once, answers in the order of the calls. While a follower's
+//! disk works on one, the next already crosses the network.
+//!
+//! Each call has a stream of its own, so they may overtake one another. The receiver sets that right by [`Turn`]: what
+//! came too early waits a moment for what is before it. Should that not come, raft itself refuses the gap, and the
+//! sender begins again from where they agree.
+
+use crate::config::{LogEntry, LogId, Rota};
+use futures_util::stream::{self, BoxStream, Stream, StreamExt};
+use openraft::errors::RPCError;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendResult};
+use std::future::Future;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// Calls with entries that are under way to one follower: with one, an entry that just missed it waits for a whole
+/// round; more than these only make them smaller.
+const APPENDS_INFLIGHT_MAX: usize = 3;
+/// How long entries that came too early wait for those before them: calls sent one after the other arrive within this.
+const EARLY_WAIT: Duration = Duration::from_millis(20);
+
+type Answered = Result<StreamAppendResult<Rota>, RPCError<Rota>>;
+
+/// Sends requests by `call` and gives their results in order, until the input ends or one did not take all that it
+/// was sent.
+pub(crate) fn stream<'s, S, F, Fut>(requests: S, mut call: F) -> BoxStream<'s, Answered>
+where
+    S: Stream<Item = AppendEntriesRequest<Rota>> + Send + 's,
+    F: FnMut(AppendEntriesRequest<Rota>) -> Fut + Send + 's,
+    Fut: Future<Output = Result<AppendEntriesResponse<Rota>, RPCError<Rota>>> + Send + 's,
+{
+    let calls = requests.map(move |request| {
+        let prev = request.prev_log_id;
+        let last = request.entries.last().map(|entry| entry.log_id).or(prev);
+        let answer = call(request);
+        async move { (prev, last, answer.await) }
+    });
+    let answers = calls.buffered(APPENDS_INFLIGHT_MAX);
+    let results = stream::unfold(Some(Box::pin(answers)), |answers| async move {
+        let mut answers = answers?;
+        let (prev, last, answer) = answers.next().await?;
+        Some(match answer {
+            Ok(answer) => {
+                let whole = match &answer {
+                    AppendEntriesResponse::PartialSuccess(upto) => *upto == last,
+                    _ => true,
+                };
+                let result = answer.into_stream_result(prev, last);
+                let goes_on = whole && result.is_ok();
+                (Ok(result), goes_on.then_some(answers))
+            }
+            Err(error) => (Err(error), None),
+        })
+    });
+    Box::pin(results)
+}
+
+/// At the receiver: up to which index entries were handed to raft.
+pub(crate) struct Turn(watch::Sender<u64>);
+
+impl Turn {
+    /// `last` is the last entry of the log.
+    pub(crate) fn new(last: Option<&LogId>) -> Self {
+        Self(watch::Sender::new(last.map_or(0, |id| id.index)))
+    }
+
+    /// Waits until what is before `prev` was handed over, or for a moment.
+    pub(crate) async fn comes(&self, prev: Option<&LogId>) {
+        let Some(prev) = prev.map(|id| id.index) else { return };
+        if *self.0.borrow() < prev {
+            let mut handed = self.0.subscribe();
+            // Late or never: raft says what it makes of the gap.
+            let _ = timeout(EARLY_WAIT, handed.wait_for(|upto| *upto >= prev)).await;
+        }
+    }
+
+    /// These were handed over.
+    pub(crate) fn handed(&self, last: Option<u64>) {
+        if let Some(last) = last {
+            self.0.send_replace(last);
+        }
+    }
+}
+
+/// Index of the last of some entries.
+pub(crate) fn last_index(entries: &[LogEntry]) -> Option<u64> {
+    entries.last().map(|entry| entry.log_id.index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{EntryPayload, Vote, log_id};
+    use openraft::raft::StreamAppendError;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn request(index: u64) -> AppendEntriesRequest<Rota> {
+        AppendEntriesRequest {
+            vote: Vote::new_committed(1, 1),
+            prev_log_id: Some(log_id(1, index - 1)),
+            entries: vec![LogEntry { log_id: log_id(1, index), payload: EntryPayload::Blank }],
+            leader_commit: None,
+        }
+    }
+
+    /// Later calls are faster than earlier ones; results come in order all the same, and never too many are under way.
+    #[tokio::test(start_paused = true)]
+    async fn calls_overlap_and_results_keep_their_order() {
+        let open = Arc::new(AtomicUsize::new(0));
+        let most = Arc::new(AtomicUsize::new(0));
+        let call = |request: AppendEntriesRequest<Rota>| {
+            let (open, most) = (open.clone(), most.clone());
+            async move {
+                most.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                let index = request.entries[0].log_id.index;
+                tokio::time::sleep(Duration::from_millis(100 - index)).await;
+                open.fetch_sub(1, Ordering::SeqCst);
+                Ok(AppendEntriesResponse::Success)
+            }
+        };
+        let results: Vec<_> = stream(stream::iter((1..=9).map(request)), call).collect().await;
+        let upto: Vec<_> = results.into_iter().map(|result| result.ok().and_then(Result::ok)).collect();
+        assert_eq!(upto, (1..=9).map(|index| Some(Some(log_id(1, index)))).collect::<Vec<_>>());
+        assert_eq!(most.load(Ordering::SeqCst), APPENDS_INFLIGHT_MAX);
+    }
+
+    #[tokio::test]
+    async fn the_stream_ends_at_what_was_not_taken_whole() {
+        let answers = [
+            (AppendEntriesResponse::Conflict, Ok(Err(StreamAppendError::Conflict(log_id(1, 1))))),
+            (AppendEntriesResponse::PartialSuccess(Some(log_id(1, 1))), Ok(Ok(Some(log_id(1, 1))))),
+        ];
+        for (answer, want) in answers {
+            let call = |request: AppendEntriesRequest<Rota>| {
+                let second = request.entries[0].log_id.index == 2;
+                let answer = if second { answer.clone() } else { AppendEntriesResponse::Success };
+                async move { Ok(answer) }
+            };
+            let results: Vec<_> = stream(stream::iter((1..=9).map(request)), call).collect().await;
+            assert_eq!(results.len(), 2);
+            assert_eq!(format!("{:?}", results[1]), format!("{want:?}", want = want as Answered));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_came_too_early_waits_for_its_turn_but_not_for_ever() {
+        let turn = Arc::new(Turn::new(Some(&log_id(1, 4))));
+        turn.comes(Some(&log_id(1, 4))).await;
+        let early = tokio::spawn({
+            let turn = turn.clone();
+            async move { turn.comes(Some(&log_id(1, 7))).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!early.is_finished());
+        turn.handed(Some(7));
+        early.await.expect("it does not panic");
+        let begun = tokio::time::Instant::now();
+        turn.comes(Some(&log_id(1, 99))).await;
+        assert_eq!(begun.elapsed(), EARLY_WAIT);
+    }
+}
