@@ -186,3 +186,23 @@ fn d7_read_only_disk() {
 fn d8_slow_disk() {
     scenario("D8", 1);
 }
+
+#[test]
+fn o2_upgrade_downgrade_and_upgrade_again() {
+    scenario("O2", 1);
+}
+
+#[test]
+fn o3_certificates_renewed_under_load_and_after_all_have_run_out() {
+    scenario("O3", 1);
+}
+
+#[test]
+fn o3_revoked_hosts_are_cut() {
+    scenario("O3-revoke", 2);
+}
+
+#[test]
+fn o3_the_authority_is_replaced_under_load() {
+    scenario("O3-ca", 1);
+}

@@ -178,6 +178,8 @@ pub(crate) struct Tuning {
     pub keep_entries: u64,
     /// Log bytes in memory after which a snapshot is taken, whatever the number of entries.
     pub snapshot_log_bytes: usize,
+    /// The newest version that is read: an older build's, where one is tried out.
+    pub newest: u16,
     /// How a segment is made durable; tests let it fail.
     pub sync: crate::log::SyncFn,
 }
@@ -189,6 +191,7 @@ impl Default for Tuning {
             snapshot_entries: 10_000,
             keep_entries: 1_000,
             snapshot_log_bytes: 16 << 20,
+            newest: rota_protocol::version::NEWEST,
             sync: crate::log::sync_data(),
         }
     }

@@ -131,7 +131,7 @@ async fn install(raft: Raft, cluster: ClusterId, vote: Vote, file: Arc<File>, pa
     let checked = tokio::task::spawn_blocking(move || {
         file.sync_all()?;
         let whole = SnapshotFile::open(&path)?;
-        let (meta, _) = whole.load(cluster)?;
+        let (meta, _) = whole.load(cluster, rota_protocol::version::NEWEST)?;
         Ok::<_, SnapshotFault>(Snapshot { meta, snapshot: whole })
     });
     let snapshot = checked.await.map_err(internal)?.map_err(invalid)?;

@@ -98,6 +98,19 @@ impl Consensus {
         start::start(config, config::Tuning::default(), link).await
     }
 
+    /// As [`Consensus::start`], but reading nothing newer than this version: how an older build takes part.
+    ///
+    /// # Errors
+    /// As there, and where the files say that the cluster is of a newer version.
+    pub async fn start_as(
+        config: ConsensusConfig,
+        newest: u16,
+        link: Arc<dyn PeerLink>,
+    ) -> Result<Self, StartError> {
+        let newest = newest.min(rota_protocol::version::NEWEST);
+        start::start(config, config::Tuning { newest, ..config::Tuning::default() }, link).await
+    }
+
     /// Makes this peer the only voter of a new cluster and commits its first entry. Idempotent: where the same
     /// cluster exists already, nothing changes.
     ///
@@ -135,6 +148,11 @@ impl Consensus {
 
     /// Answers another peer. `from` is its certificate's host. Takes `Raft`, `Propose` and `ReadIndex`.
     pub async fn handle(&self, from: HostId, request: PeerRequest) -> PeerReply {
+        // It neither votes nor is heard, whatever connection it still has.
+        if let Some(why) = self.0.machine.revoked(from) {
+            let message = format!("host {from} was revoked: {why}");
+            return PeerReply::Refused(PublicError::new(ErrorCode::Unauthenticated, message));
+        }
         match request {
             PeerRequest::Raft { call, body } => match self.0.inbound.handle(from, call, &body).await {
                 Ok(body) => PeerReply::Raft { body },

@@ -12,11 +12,12 @@ use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, S
 use rota_core::{Event, State};
 use rota_protocol::change::{Changes, StateChange};
 use rota_protocol::command::Entry;
-use rota_protocol::ids::ClusterId;
+use rota_protocol::ids::{ClusterId, HostId};
+use rota_protocol::version::OLDER_BUILD;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, watch};
@@ -57,6 +58,10 @@ pub(crate) struct Shared {
     built_ms: AtomicU64,
     dir: PathBuf,
     cluster: ClusterId,
+    /// The newest version that this peer reads.
+    newest: u16,
+    /// Some host is trusted no more: whoever asks which must look at the state.
+    any_revoked: AtomicBool,
 }
 
 impl Shared {
@@ -94,6 +99,14 @@ impl Shared {
 
     pub(crate) fn read<R>(&self, f: impl FnOnce(&State) -> R) -> R {
         f(&self.replica().state)
+    }
+
+    /// Why a host is trusted no more. Without any such host it costs no lock: raft's messages pass here.
+    pub(crate) fn revoked(&self, host: HostId) -> Option<String> {
+        if !self.any_revoked.load(Ordering::Acquire) {
+            return None;
+        }
+        self.read(|state| state.trust().revoked(host).map(|why| why.reason.clone()))
     }
 
     pub(crate) fn events(&self) -> broadcast::Receiver<Arc<AppliedNote>> {
@@ -151,13 +164,13 @@ impl Machine {
     ///
     /// # Errors
     /// A damaged or foreign snapshot: without it the log cannot be applied, so the peer must not start.
-    pub(crate) fn open(dir: &Path, cluster: ClusterId) -> Result<Self, SnapshotFault> {
+    pub(crate) fn open(dir: &Path, cluster: ClusterId, newest: u16) -> Result<Self, SnapshotFault> {
         std::fs::create_dir_all(dir)?;
         snapshot_file::remove_leftovers(dir)?;
         let place = snapshot_file::current_path(dir);
         let found = if place.try_exists()? {
             let file = SnapshotFile::open(&place)?;
-            let (meta, state) = file.load(cluster)?;
+            let (meta, state) = file.load(cluster, newest)?;
             Some((meta, state, file))
         } else {
             None
@@ -173,6 +186,7 @@ impl Machine {
             }
         };
         let applied = replica.state.applied_index();
+        let any_revoked = has_revoked(&replica.state);
         Ok(Self(Arc::new(Shared {
             replica: RwLock::new(replica),
             events: broadcast::Sender::new(EVENTS_BEHIND_MAX),
@@ -183,13 +197,15 @@ impl Machine {
             built_ms: AtomicU64::new(0),
             dir: dir.to_owned(),
             cluster,
+            newest,
+            any_revoked: AtomicBool::new(any_revoked),
         })))
     }
 
     fn apply_one(&self, entry: LogEntry) -> io::Result<Reply> {
         let index = entry.log_id.index;
         let decoded = match &entry.payload {
-            EntryPayload::Normal(data) => Some(decode(&data.0, index)?),
+            EntryPayload::Normal(data) => Some(decode(&data.0, index, self.0.newest)?),
             EntryPayload::Blank | EntryPayload::Membership(_) => None,
         };
         let (reply, events) = {
@@ -198,6 +214,8 @@ impl Machine {
             match (decoded, entry.payload) {
                 (Some(commands), _) => {
                     let applied = replica.state.take(index, commands);
+                    check_version(&replica.state, self.0.newest)?;
+                    self.0.any_revoked.store(has_revoked(&replica.state), Ordering::Release);
                     (Reply(applied.outcomes), applied.events)
                 }
                 (None, EntryPayload::Membership(membership)) => {
@@ -234,16 +252,30 @@ impl Machine {
     }
 }
 
+fn has_revoked(state: &State) -> bool {
+    state.trust().all_revoked().next().is_some()
+}
+
 fn stored(id: LogId, membership: Membership) -> StoredMembership {
     StoredMembership::new(Some(id), membership)
 }
 
-fn decode(bytes: &[u8], index: u64) -> io::Result<Entry> {
-    let bad = |why: String| {
-        tracing::error!(index, why, "this build cannot read a committed entry, so it must not go on");
-        io::Error::new(io::ErrorKind::InvalidData, format!("cannot read the entry at {index}: {why}"))
-    };
-    Entry::from_bytes(bytes).map_err(|e| bad(e.to_string()))
+fn decode(bytes: &[u8], index: u64, newest: u16) -> io::Result<Entry> {
+    Entry::read(bytes, newest).map_err(|error| halt(format!("cannot read the entry at {index}: {error}")))
+}
+
+/// A version that this build does not know may mean anything from here on.
+fn check_version(state: &State, newest: u16) -> io::Result<()> {
+    let version = state.version();
+    if version <= newest {
+        return Ok(());
+    }
+    Err(halt(format!("the cluster is of version {version}, this build reads up to {newest}; {OLDER_BUILD}")))
+}
+
+fn halt(why: String) -> io::Error {
+    tracing::error!(why, "this build cannot read what was committed, so it must not go on");
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 impl RaftStateMachine<Rota> for Machine {
@@ -280,7 +312,7 @@ impl RaftStateMachine<Rota> for Machine {
     ) -> Result<(), io::Error> {
         let want = meta.clone();
         let install = move |shared: &Shared| {
-            let (found, state) = snapshot.load(shared.cluster)?;
+            let (found, state) = snapshot.load(shared.cluster, shared.newest)?;
             if found != want {
                 return Err(SnapshotFault::Damaged("it is not the snapshot that was announced".into()));
             }
@@ -289,6 +321,7 @@ impl RaftStateMachine<Rota> for Machine {
         };
         let state = self.0.clone().on_disk(install).await?;
         let index = state.applied_index();
+        self.0.any_revoked.store(has_revoked(&state), Ordering::Release);
         *self.0.replica_mut() =
             Replica { state, last: meta.last_log_id, membership: meta.last_membership.clone() };
         self.0.changes.forget(index);

@@ -8,7 +8,7 @@ use crate::machine::Shared;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
 use openraft::{ChangeMembers, EmptyNode, RaftMetrics};
-use rota_core::state::host::HostLife;
+use rota_core::state::host::{Host, HostLife};
 use rota_protocol::ids::HostId;
 use rota_protocol::{ErrorCode, PublicError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -100,8 +100,10 @@ fn decide(facts: &Facts) -> Change {
 
 fn facts(shared: &Shared, metrics: &RaftMetrics<Rota>) -> Facts {
     let last = metrics.last_log_index.unwrap_or(0);
-    let hosts =
-        shared.read(|state| state.hosts().map(|host| (host.id.0, host.life != HostLife::Lost)).collect());
+    let hosts = shared.read(|state| {
+        let alive = |host: &Host| host.life != HostLife::Lost && state.trust().revoked(host.id).is_none();
+        state.hosts().map(|host| (host.id.0, alive(host))).collect()
+    });
     let membership = metrics.membership_config.membership();
     let caught_up = metrics
         .replication

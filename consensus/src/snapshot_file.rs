@@ -23,6 +23,7 @@ use rota_core::State;
 use rota_protocol::codec;
 use rota_protocol::ids::ClusterId;
 use rota_protocol::limits::SNAPSHOT_BYTES_MAX;
+use rota_protocol::version::OLDER_BUILD;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Write};
@@ -49,8 +50,16 @@ pub enum SnapshotFault {
     #[error("the snapshot is of cluster {0}, not of this one")]
     Foreign(ClusterId),
     /// Written by a newer build.
-    #[error("the snapshot has format {0}, this build reads {FORMAT}")]
+    #[error("the snapshot has format {0}, this build reads {FORMAT}; {OLDER_BUILD}")]
     Format(u16),
+    /// Of a cluster whose version this build does not know.
+    #[error("the snapshot is of version {found}, this build reads up to {newest}; {OLDER_BUILD}")]
+    Newer {
+        /// The state's.
+        found: u16,
+        /// This build's.
+        newest: u16,
+    },
 }
 
 /// A snapshot file that is open; it stays readable while a newer one takes its place.
@@ -83,9 +92,17 @@ impl SnapshotFile {
     }
 
     /// Reads and checks all of it.
-    pub(crate) fn load(&self, cluster: ClusterId) -> Result<(SnapshotMeta, State), SnapshotFault> {
+    pub(crate) fn load(
+        &self,
+        cluster: ClusterId,
+        newest: u16,
+    ) -> Result<(SnapshotMeta, State), SnapshotFault> {
         let bytes = self.piece(0, usize::try_from(self.bytes).unwrap_or(usize::MAX))?;
-        parse(&bytes, cluster)
+        let (meta, state) = parse(&bytes, cluster)?;
+        match state.version() {
+            found if found > newest => Err(SnapshotFault::Newer { found, newest }),
+            _ => Ok((meta, state)),
+        }
     }
 }
 

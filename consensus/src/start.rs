@@ -53,7 +53,7 @@ pub(crate) async fn start(
         stopping: AtomicBool::new(false),
     });
     let log = open_log(&dir, Owner { cluster, host }, &tuning, &watched).await?;
-    let machine = open_machine(dir.clone(), cluster).await?;
+    let machine = open_machine(dir.clone(), cluster, tuning.newest).await?;
     let shared = machine.0.clone();
     let network = Network::new(host, link.clone(), timings);
     let raft = Raft::new(host.0, raft_config, network, log.clone(), machine)
@@ -70,6 +70,7 @@ pub(crate) async fn start(
         me: host,
         link: link.clone(),
         log: log.clone(),
+        machine: shared.clone(),
         leadership: watched.leadership.subscribe(),
         failed: watched.failed.subscribe(),
     };
@@ -126,8 +127,8 @@ fn reader(
     (reader, [at_home, abroad])
 }
 
-async fn open_machine(dir: PathBuf, cluster: ClusterId) -> Result<Machine, StartError> {
-    let opened = tokio::task::spawn_blocking(move || Machine::open(&dir, cluster)).await;
+async fn open_machine(dir: PathBuf, cluster: ClusterId, newest: u16) -> Result<Machine, StartError> {
+    let opened = tokio::task::spawn_blocking(move || Machine::open(&dir, cluster, newest)).await;
     Ok(opened.map_err(|e| StartError::Raft(e.to_string()))??)
 }
 

@@ -10,9 +10,13 @@ use crate::config::{AgentConfig, ConfigError};
 use crate::devices::host::boot_id;
 use crate::elections::Chosen;
 use crate::http::{self, Health, HttpState, MetricsToken};
+use crate::io::clock;
 use crate::lead;
+use crate::machine::{self, MachineError};
 use crate::meters::Meters;
-use crate::net::{Identity, IdentityError, Net, NetConfig, NetError, NetTimings, keep_keys_out_of_dumps};
+use crate::net::{
+    Identity, IdentityError, Net, NetConfig, NetError, NetTimings, keep_keys_out_of_dumps, stamp,
+};
 use crate::node::{Node, Parts};
 use crate::notify::Notify;
 use crate::peer_handler::Handler;
@@ -39,6 +43,8 @@ const ALIVE_DEFAULT: Duration = Duration::from_secs(30);
 const SAY_STOPPING: Duration = Duration::from_millis(500);
 /// How long clients that have asked already may wait for their answers.
 const ANSWERS: Duration = Duration::from_millis(500);
+/// How long the first entries of a cluster may take.
+const FIRST_VERSION: Duration = Duration::from_secs(10);
 /// How long a leader may take to hand over before it leaves.
 const HAND_OVER: Duration = Duration::from_millis(1_500);
 
@@ -57,6 +63,9 @@ pub enum AgentError {
     /// Who this host is cannot be read.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// The data directory is another machine's.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
     /// The network cannot be used.
     #[error(transparent)]
     Net(#[from] NetError),
@@ -94,7 +103,17 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     let meters = Meters::install().map_err(|e| AgentError::Actors(e.to_string()))?;
     tokio::spawn(meters.clone().upkeep());
     let lock = lock(&config.data_dir)?;
-    let identity = Arc::new(Identity::load(&config.data_dir)?);
+    machine::check(&config.data_dir)?;
+    let life = config.certificates.life().map_err(|e| ConfigError::Rule(e.to_string()))?;
+    let (identity, renewed) = Identity::load_or_renew(&config.data_dir, life)?;
+    if renewed {
+        tracing::warn!(
+            now = stamp(i64::try_from(clock::wall_ms() / 1_000).unwrap_or(0)),
+            "the certificate had run out by this host's clock, and was renewed with the host's own key; if other hosts \
+             refuse it, check that clock"
+        );
+    }
+    let identity = Arc::new(identity);
     let boot = boot_id().unwrap_or_default();
     let handler = Arc::new(Handler::default());
     let net_config = NetConfig {
@@ -102,6 +121,7 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
             idle: Duration::from_millis(config.profile.idle_timeout_ms()),
             ..NetTimings::default()
         },
+        newest: config.reads(),
         ..NetConfig::new(Arc::clone(&identity), config.listen)
     };
     let net = Net::start(net_config, Arc::clone(&handler) as Arc<_>).await?;
@@ -114,10 +134,11 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     for (host, addr) in address_book::load(&config.data_dir) {
         net.set_peer(host, addr);
     }
-    let consensus = Consensus::start(consensus_config, Arc::clone(&net) as Arc<dyn PeerLink>).await?;
+    let link = Arc::clone(&net) as Arc<dyn PeerLink>;
+    let consensus = Consensus::start_as(consensus_config, config.reads(), link).await?;
     handler.set_consensus(consensus.clone());
     if identity.host == HostId(1) {
-        tokio::spawn(found(consensus.clone(), Arc::clone(&identity), config.advertised()));
+        tokio::spawn(found(consensus.clone(), Arc::clone(&identity), config.advertised(), config.reads()));
     }
     let (notes, from_shims) = mpsc::channel(SHIM_NOTES_MAX);
     let exe = std::env::current_exe().map_err(io("cannot tell which program this is"))?;
@@ -237,7 +258,7 @@ async fn say_stopping(node: &Node) {
 
 /// The first host commits the first entry of the cluster, once in its life. On later starts the entry is in the log
 /// and there is nothing to do; in between a crash may have come, so it is tried until the cluster is there.
-async fn found(consensus: Consensus, identity: Arc<Identity>, addr: String) {
+async fn found(consensus: Consensus, identity: Arc<Identity>, addr: String, newest: u16) {
     while consensus.read(|state| state.cluster().is_none()) {
         let command = Command::CreateCluster {
             cluster: identity.cluster,
@@ -247,9 +268,18 @@ async fn found(consensus: Consensus, identity: Arc<Identity>, addr: String) {
         };
         let create = Proposal { request: RequestId::NONE, actor: Author::system(), command };
         match consensus.found(create).await {
-            Ok(()) => return,
+            Ok(()) => begin_with(&consensus, newest).await,
             Err(error) => tracing::info!(%error, "waiting for the cluster's first entry"),
         }
+    }
+}
+
+/// A new cluster begins with the newest version that its founder reads; an older one is raised by hand.
+async fn begin_with(consensus: &Consensus, newest: u16) {
+    let command = Command::RaiseVersion { to: newest };
+    let proposal = Proposal { request: RequestId::NONE, actor: Author::system(), command };
+    if let Err(error) = consensus.propose(vec![proposal], FIRST_VERSION).await {
+        tracing::warn!(%error, "the new cluster is of the first version; `rota cluster version --raise` raises it");
     }
 }
 

@@ -109,6 +109,12 @@ pub const TABLE: &[Row] = &[
         on_death: OnDeath::Restart,
         why: "both sides are compared again; what lasts is seen again",
     },
+    Row {
+        name: "certifier",
+        parent: "root",
+        on_death: OnDeath::Restart,
+        why: "certificates are in files, whom to trust is in the state",
+    },
     Row { name: "meter", parent: "root", on_death: OnDeath::Restart, why: "gauges are read again" },
 ];
 

@@ -2,6 +2,7 @@
 //!
 //! Not here: anything that the cluster decides for itself (membership, leadership, lease epochs).
 
+use crate::certificates::CertificateSettings;
 use crate::containers::{self, ContainersConfig};
 use crate::devices::{DeviceConfig, DeviceSettings, Limit, host};
 use crate::elections::ElectionsConfig;
@@ -12,8 +13,8 @@ use crate::shim::cage::{CageSettings, Offer};
 use crate::warden::mps;
 use crate::warden::settings::SharingSettings;
 use rota_consensus::Timings;
-use rota_protocol::PublicError;
 use rota_protocol::cage::Isolation;
+use rota_protocol::{PublicError, version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -110,6 +111,11 @@ pub struct AgentConfig {
     pub sharing: SharingSettings,
     /// How long a silent leader is waited for.
     pub elections: ElectionsConfig,
+    /// How long this host's certificate lives.
+    pub certificates: CertificateSettings,
+    /// Take part as an older build would, which reads no newer version of the cluster's words than this one: for trying
+    /// out an upgrade and the way back.
+    pub reads_up_to: Option<u16>,
 }
 
 impl Default for AgentConfig {
@@ -137,6 +143,8 @@ impl Default for AgentConfig {
             tasks: CageSettings::default(),
             sharing: SharingSettings::default(),
             elections: ElectionsConfig::default(),
+            certificates: CertificateSettings::default(),
+            reads_up_to: None,
         }
     }
 }
@@ -194,12 +202,28 @@ impl AgentConfig {
         self.devices.xid_table().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.devices.trial_ms().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.tasks.check().map_err(ConfigError::Rule)?;
+        self.certificates.life().map_err(|e| ConfigError::Rule(e.to_string()))?;
+        if let Some(reads) =
+            self.reads_up_to.filter(|reads| !(version::FIRST..=version::NEWEST).contains(reads))
+        {
+            let range = (version::FIRST, version::NEWEST);
+            return Err(ConfigError::Rule(format!(
+                "reads_up_to = {reads} is none that this build knows: {} to {}",
+                range.0, range.1
+            )));
+        }
         if self.listen.port() == 0 {
             return Err(ConfigError::Rule(
                 "listen: port 0 would change at each start; give one, such as 7420".into(),
             ));
         }
         Ok(())
+    }
+
+    /// The newest version of the cluster's words that this agent reads.
+    #[must_use]
+    pub fn reads(&self) -> u16 {
+        self.reads_up_to.unwrap_or(version::NEWEST)
     }
 
     /// What the inventory needs to know.

@@ -97,6 +97,12 @@ pub const BREAKER_OPEN: &str = "rota_breaker_open";
 pub const ISOLATION: &str = "rota_isolation_level";
 /// Processes of tasks that the kernel killed for memory.
 pub const OOM_KILLS: &str = "rota_task_oom_kills_total";
+/// Renewals of this host's certificate. Label `result`: `ok`, `failed`.
+pub const CERTIFICATE_RENEWALS: &str = "rota_certificate_renewals_total";
+/// What this host's certificate has left; it is renewed at a third.
+pub const CERTIFICATE_SECONDS_LEFT: &str = "rota_certificate_remaining_seconds";
+/// What the cluster's authority has left.
+pub const AUTHORITY_SECONDS_LEFT: &str = "rota_authority_remaining_seconds";
 /// This build. Label `version`; always 1.
 pub const BUILD_INFO: &str = "rota_build_info";
 
@@ -129,7 +135,10 @@ const fn metric(name: &'static str, kind: Kind, unit: Unit, help: &'static str) 
 }
 
 /// Every metric.
-pub const ALL: [Metric; 40] = [
+pub const ALL: [Metric; 43] = [
+    metric(CERTIFICATE_RENEWALS, Kind::Counter, Unit::Count, "Renewals of this host's certificate"),
+    metric(CERTIFICATE_SECONDS_LEFT, Kind::Gauge, Unit::Seconds, "Until this host's certificate ends"),
+    metric(AUTHORITY_SECONDS_LEFT, Kind::Gauge, Unit::Seconds, "Until the cluster's authority ends"),
     metric(XIDS, Kind::Counter, Unit::Count, "Xids by class"),
     metric(FINDINGS, Kind::Counter, Unit::Count, "Findings about devices by cause"),
     metric(KMSG_OVERRUNS, Kind::Counter, Unit::Count, "Times that the kernel's log was lost unread"),

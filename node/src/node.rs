@@ -4,7 +4,8 @@
 
 use crate::actors::door::Door;
 use crate::actors::{
-    api, auditor, devices, gossip, health, leases, meter, raft, reconciler, renewer, scheduler, warden,
+    api, auditor, certifier, devices, gossip, health, leases, meter, raft, reconciler, renewer, scheduler,
+    warden,
 };
 use crate::config::AgentConfig;
 use crate::io::clock;
@@ -23,6 +24,7 @@ use rota_protocol::device::{DeviceReading, HostFacts};
 use rota_protocol::gossip::StatusDigest;
 use rota_protocol::ids::{BootId, ClusterId, DeviceUuid, HostId, LeaseEpoch, Token};
 use rota_protocol::job::AttemptEnd;
+use rota_protocol::trust::Print;
 use rota_protocol::view::DoctorRow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,6 +50,8 @@ pub struct Doors {
     pub health: Door<health::Msg>,
     /// Gossip.
     pub gossip: Door<gossip::Msg>,
+    /// This host's certificate.
+    pub certifier: Door<certifier::Msg>,
     /// Gauges.
     pub meter: Door<meter::Msg>,
     /// Who is on the cards.
@@ -145,6 +149,8 @@ pub struct Node {
     pub mps: tokio::sync::Mutex<Mps>,
     /// Calls of clients under way.
     pub serving: Serving,
+    /// An authority that was made here and is in no file yet: SHA-256 of its certificate, and its key.
+    pub next_authority: Mutex<Option<(Print, String)>>,
     closing: AtomicBool,
 }
 
@@ -195,8 +201,17 @@ impl Node {
             on_cards: Mutex::default(),
             mps: tokio::sync::Mutex::new(sharing_daemons),
             serving: Serving::default(),
+            next_authority: Mutex::default(),
             closing: AtomicBool::new(false),
         }
+    }
+
+    /// The key of an authority that this host holds, PEM.
+    #[must_use]
+    pub fn authority_key(&self, ca: &Print) -> Option<String> {
+        let made = self.next_authority.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let made = made.filter(|(of, _)| of == ca).map(|(_, key)| key);
+        made.or_else(|| self.net.identity().authority_key(ca))
     }
 
     /// The leader's book of leases.

@@ -5,7 +5,7 @@ use crate::cli::ops::{AgentArgs, BenchArgs, DemoArgs, DevArgs, InitArgs, JoinArg
 use crate::config::{AgentConfig, DATA_DIR_DEFAULT, LISTEN_DEFAULT, Profile};
 use crate::devices::nvml;
 use crate::doctor::{self, DoctorInput};
-use crate::net::{found_cluster, join as join_cluster};
+use crate::net::{found_cluster, join as join_cluster, keep_keys_out_of_dumps};
 use crate::shim::cage::Place;
 use crate::{agent, bench, demo};
 use rota_protocol::PublicError;
@@ -28,6 +28,7 @@ const CONFIG_DEFAULT: &str = "/etc/rota/rota.toml";
 /// # Errors
 /// There is an identity already, or the disk refuses.
 pub fn init(args: InitArgs) -> Outcome {
+    keep_keys();
     let data = args.data_dir.unwrap_or_else(|| DATA_DIR_DEFAULT.into());
     let listen = address("listen", args.listen.as_deref().unwrap_or(LISTEN_DEFAULT))?;
     let name = args.name.unwrap_or_else(host_name);
@@ -43,6 +44,7 @@ pub fn init(args: InitArgs) -> Outcome {
 /// # Errors
 /// No token, nobody answers, the token is refused; nothing is stored then.
 pub fn join(args: JoinArgs) -> Outcome {
+    keep_keys();
     let data = args.data_dir.unwrap_or_else(|| DATA_DIR_DEFAULT.into());
     let listen = address("listen", args.listen.as_deref().unwrap_or(LISTEN_DEFAULT))?;
     let name = args.name.unwrap_or_else(host_name);
@@ -59,6 +61,13 @@ pub fn join(args: JoinArgs) -> Outcome {
     println!("joined cluster {} as host {} ({name})", identity.cluster_name, identity.host);
     println!("next: rota agent --data-dir {}", data.display());
     Ok(0)
+}
+
+/// This process makes keys: none of them may be in a core dump (fault S22).
+fn keep_keys() {
+    if let Err(error) = keep_keys_out_of_dumps() {
+        eprintln!("warning: a core dump of this process could show keys: {error}");
+    }
 }
 
 fn join_token(flag: Option<String>) -> Result<String, Failure> {

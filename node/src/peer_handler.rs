@@ -7,15 +7,16 @@ use crate::api::{session, sessions};
 use crate::io::clock;
 use crate::lead;
 use crate::logic::lease_book::{Receipt, RoundEnd};
-use crate::net::{ApiStream, PeerHandler, PeerLink, hash_secret, issue, join_request_id};
+use crate::net::{ApiStream, PeerHandler, PeerLink, hash_secret, issue, join_request_id, print_of_key};
 use crate::node::Node;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rota_protocol::command::{Command, Outcome, Proposal};
 use rota_protocol::error::{ErrorCode, PublicError};
-use rota_protocol::ids::{HostId, LeaseEpoch};
+use rota_protocol::ids::{HostId, LeaseEpoch, RequestId};
 use rota_protocol::job::Actor;
 use rota_protocol::peer::{JoinReply, JoinRequest, PeerReply, PeerRequest};
+use rota_protocol::trust::TrustChange;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -123,6 +124,14 @@ async fn answer(node: &Arc<Node>, request: PeerRequest) -> PeerReply {
             }
         }
         PeerRequest::Lead(ask) => lead::answer(node, ask).await,
+        PeerRequest::Authority { ca } => {
+            let named =
+                node.consensus.read(|state| state.trust().authorities().iter().any(|known| known.ca == ca));
+            match node.authority_key(&ca).filter(|_| named) {
+                Some(key_pem) => PeerReply::Authority { key_pem: key_pem.into() },
+                None => PeerReply::Refused(PublicError::new(ErrorCode::NotFound, "no such authority here")),
+            }
+        }
         PeerRequest::Raft { .. } | PeerRequest::Propose { .. } | PeerRequest::ReadIndex => {
             PeerReply::Refused(PublicError::new(ErrorCode::Internal, "taken by agreement"))
         }
@@ -151,6 +160,10 @@ pub async fn renew(node: &Arc<Node>, host: HostId, epoch: LeaseEpoch, relayed: b
 }
 
 async fn renew_here(node: &Node, host: HostId, epoch: LeaseEpoch) -> PeerReply {
+    if let Some(why) = node.consensus.read(|state| state.trust().revoked(host).cloned()) {
+        let message = format!("host {host} was revoked: {}", why.reason);
+        return PeerReply::Refused(PublicError::new(ErrorCode::Forbidden, message));
+    }
     let (ticket, answered) = node.renewals.open();
     let mut receipt = node.lease_book().on_receipt(host, epoch, ticket, clock::boottime_ms());
     if !matches!(receipt, Receipt::Waits | Receipt::Acknowledge) {
@@ -208,9 +221,24 @@ async fn admit(node: &Node, request: JoinRequest) -> Result<JoinReply, PublicErr
     let peers = node.consensus.read(|state| {
         state.hosts().filter(|peer| peer.id != host).map(|peer| (peer.id, peer.addr.clone())).collect()
     });
-    let grant = issue(&node.identity, &request, host, peers).map_err(|error| {
+    record_key(node, &request, host).await?;
+    let grant = issue(&node.net.identity(), &request, host, peers).map_err(|error| {
         PublicError::new(ErrorCode::Invalid, format!("the certificate could not be made: {error}"))
     })?;
     tracing::info!(%host, name = request.host_name, "admitted a host");
     Ok(JoinReply::Granted(Box::new(grant)))
+}
+
+/// The new host's key goes into the log before it has a certificate: from then on no other key speaks for it.
+async fn record_key(node: &Node, request: &JoinRequest, host: HostId) -> Result<(), PublicError> {
+    if node.consensus.read(rota_core::State::version) < 3 {
+        return Ok(());
+    }
+    let change = TrustChange::Key { host, key: print_of_key(&request.public_key_der) };
+    let command = Command::Trust { change };
+    let proposal = Proposal { request: RequestId::NONE, actor: Actor::system(), command };
+    match node.consensus.propose(vec![proposal], ADMIT_DEADLINE).await?.pop() {
+        Some(Outcome::Refused(error)) => Err(error),
+        _ => Ok(()),
+    }
 }

@@ -22,6 +22,7 @@ impl ApiRequest {
             | Self::Unreserve { .. }
             | Self::Tend { .. }
             | Self::MoveLead { .. }
+            | Self::ChangeTrust { .. }
             | Self::Session(_) => false,
             Self::Authenticate { .. }
             | Self::Queue { .. }
@@ -39,6 +40,7 @@ impl ApiRequest {
             | Self::Queues { .. }
             | Self::Idle(_)
             | Self::Changes { .. }
+            | Self::Trust(_)
             | Self::Reservations { .. } => true,
         }
     }

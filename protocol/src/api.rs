@@ -286,6 +286,10 @@ pub enum ApiRequest {
         /// Whom.
         to: Option<String>,
     },
+    /// Whom the cluster trusts, and its version.
+    Trust(Freshness),
+    /// Change that; the number deduplicates.
+    ChangeTrust(RequestId, crate::trust::TrustAsk),
 }
 
 /// What can be answered.
@@ -391,4 +395,6 @@ pub enum ApiReply {
         /// The answer.
         reply: Box<ApiReply>,
     },
+    /// Whom the cluster trusts.
+    Trust(Box<crate::trust::TrustView>),
 }

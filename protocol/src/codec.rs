@@ -24,7 +24,7 @@ pub enum DecodeError {
     #[error("malformed bytes: {0}")]
     Malformed(String),
     /// Written in a format that this build does not know.
-    #[error("format {found} is none that this build reads, 1 to {newest}")]
+    #[error("format {found} is none that this build reads, 1 to {newest}; {}", crate::version::OLDER_BUILD)]
     Version {
         /// As the bytes say.
         found: u16,

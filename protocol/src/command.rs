@@ -14,18 +14,21 @@ use crate::plan::{Plan, Refusal};
 use crate::queue::QueueSpec;
 use crate::report::AttemptReport;
 use crate::reservation::ReservationSpec;
+use crate::trust::TrustChange;
 use crate::v1;
+use crate::version;
 use serde::de::{Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
-/// The log format that this build writes. It reads this one and all before it.
+/// The log format of entries that every build of it reads. Entries with newer commands carry the version that brought
+/// those ([`version::needs`]); this build reads all up to [`version::NEWEST`].
 pub const LOG_FORMAT: u16 = 2;
 
 /// One log entry: a group commit of proposals that are applied in order.
 ///
-/// Reading looks at the format first and turns older commands into today's, so that what was read is always of
-/// [`LOG_FORMAT`] and may be written again.
+/// Reading looks at the format first and turns commands of the first format into today's, so that what was read is at
+/// least of [`LOG_FORMAT`] and may be written again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Entry {
     /// The format of its commands: the first field of every format.
@@ -42,11 +45,26 @@ impl Entry {
     /// # Errors
     /// A format that this build does not know, by its number; or malformed, too many or left-over bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
+        Self::read(bytes, version::NEWEST)
+    }
+
+    /// The same as an older build would read it: nothing newer than `newest`.
+    ///
+    /// # Errors
+    /// As [`Entry::from_bytes`].
+    pub fn read(bytes: &[u8], newest: u16) -> Result<Self, DecodeError> {
         let found: u16 = codec::decode_first(bytes)?;
-        if !(1..=LOG_FORMAT).contains(&found) {
-            return Err(DecodeError::Version { found, newest: LOG_FORMAT });
+        if !(1..=newest.min(version::NEWEST)).contains(&found) {
+            return Err(DecodeError::Version { found, newest });
         }
-        codec::decode(bytes, ENTRY_BYTES_MAX)
+        let entry: Self = codec::decode(bytes, ENTRY_BYTES_MAX)?;
+        match entry.proposals.iter().map(|proposal| version::needs(&proposal.command)).max() {
+            Some(needed) if needed > entry.format => Err(DecodeError::Malformed(format!(
+                "an entry of format {} with a command of format {needed}",
+                entry.format
+            ))),
+            _ => Ok(entry),
+        }
     }
 }
 
@@ -63,7 +81,7 @@ impl<'de> Visitor<'de> for EntryVisitor {
     type Value = Entry;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a log entry of format 1 to {LOG_FORMAT}")
+        write!(f, "a log entry of format 1 to {}", version::NEWEST)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut fields: A) -> Result<Entry, A::Error> {
@@ -71,10 +89,10 @@ impl<'de> Visitor<'de> for EntryVisitor {
         let at_ms = next(&mut fields, 1)?;
         let proposals = match format {
             1 => next::<Vec<v1::Proposal>, A>(&mut fields, 2)?.into_iter().map(Proposal::from).collect(),
-            LOG_FORMAT => next(&mut fields, 2)?,
+            LOG_FORMAT..=version::NEWEST => next(&mut fields, 2)?,
             _ => return Err(A::Error::invalid_value(Unexpected::Unsigned(format.into()), &self)),
         };
-        Ok(Entry { format: LOG_FORMAT, at_ms, proposals })
+        Ok(Entry { format: format.max(LOG_FORMAT), at_ms, proposals })
     }
 }
 
@@ -258,6 +276,16 @@ pub enum Command {
         /// Which, and why; at most [`crate::limits::REPORTS_MAX`].
         ends: Vec<(Token, HostCause)>,
     },
+    /// From now on the log may hold what this version brought. Refused while a host cannot read it.
+    RaiseVersion {
+        /// To which.
+        to: u16,
+    },
+    /// Whom the cluster trusts. Of version 3.
+    Trust {
+        /// The change.
+        change: TrustChange,
+    },
 }
 
 /// A change to a job that is not over.
@@ -328,6 +356,8 @@ pub fn least_role(command: &Command) -> Role {
         | Command::Report { .. }
         | Command::Health { .. }
         | Command::EndOwn { .. }
+        | Command::RaiseVersion { .. }
+        | Command::Trust { .. }
         | Command::Expire { .. } => Role::Admin,
     }
 }

@@ -28,4 +28,6 @@ pub struct HostNotes {
     pub warnings: Vec<String>,
     /// Devices that are there and not offered; their health says why.
     pub set_aside: Vec<DeviceFacts>,
+    /// The newest version of the cluster's words that its program reads ([`crate::version`]); 0 where it does not say.
+    pub reads: u16,
 }

@@ -16,8 +16,9 @@ pub const MAGIC: [u8; 4] = *b"RTA1";
 pub const HEADER_BYTES: usize = 12;
 /// Oldest protocol version that this build speaks. Version 1 had other submissions, devices and proposals.
 pub const VERSION_MIN: u16 = 2;
-/// Newest protocol version that this build speaks.
-pub const VERSION_MAX: u16 = 2;
+/// Newest protocol version that this build speaks. Version 3 differs from 2 by words alone, so that a cluster of version 3
+/// ([`crate::version`]) can refuse hosts that could not read its log.
+pub const VERSION_MAX: u16 = 3;
 /// The version of every [`Hello`].
 pub const HELLO_VERSION: u16 = 1;
 /// The version of what agent and shims say to each other on one host. It is counted apart: a shim outlives the agent
@@ -197,7 +198,8 @@ pub fn negotiate(ours: (u16, u16), theirs: (u16, u16)) -> Result<u16, PublicErro
     Err(PublicError::new(
         ErrorCode::Version,
         format!(
-            "no common protocol version: this side speaks {} to {}, the other {} to {}",
+            "no common protocol version: this side speaks {} to {}, the other {} to {}; upgrade the side that \
+             speaks the older ones",
             ours.0, ours.1, theirs.0, theirs.1
         ),
     ))

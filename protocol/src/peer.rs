@@ -9,6 +9,7 @@ use crate::job::Actor;
 use crate::lead::{LeadAsk, LeadNews};
 use crate::secret::Secret;
 use crate::session::{SessionAsk, SessionNews};
+use crate::trust::Print;
 use serde::{Deserialize, Serialize};
 
 /// Which raft call the opaque bytes are.
@@ -93,6 +94,11 @@ pub enum PeerRequest {
     },
     /// About the lead.
     Lead(LeadAsk),
+    /// The key of an authority that the state names and this host does not hold yet.
+    Authority {
+        /// SHA-256 of its certificate.
+        ca: Print,
+    },
 }
 
 /// What a peer answers.
@@ -136,6 +142,11 @@ pub enum PeerReply {
     Session(Box<SessionNews>),
     /// About the lead.
     Lead(LeadNews),
+    /// An authority's key, PEM. Kept 0600.
+    Authority {
+        /// The key.
+        key_pem: Secret,
+    },
 }
 
 /// What a host without a certificate asks with its join token, inside TLS to a server whose CA fingerprint the

@@ -127,10 +127,11 @@ fn the_first_build_is_greeted_and_refused() {
     for kind in [FrameKind::PeerRequest, FrameKind::ApiCall, FrameKind::Gossip, FrameKind::JoinRequest] {
         let refused = of(1, kind).unwrap_err();
         assert_eq!(refused, HeaderError::Version { version: 1, kind });
-        assert_eq!(refused.to_string(), format!("a {kind:?} frame of version 1, this build speaks 2 to 2"));
+        assert_eq!(refused.to_string(), format!("a {kind:?} frame of version 1, this build speaks 2 to 3"));
     }
     let error = negotiate((VERSION_MIN, VERSION_MAX), (1, 1)).unwrap_err();
-    let text = "no common protocol version: this side speaks 2 to 2, the other 1 to 1";
+    let text = "no common protocol version: this side speaks 2 to 3, the other 1 to 1; upgrade the side that speaks \
+                the older ones";
     assert_eq!((error.code, error.message.as_str()), (ErrorCode::Version, text));
 }
 

@@ -21,11 +21,16 @@ mod first;
 mod output;
 #[path = "golden/peers.rs"]
 mod peers;
+#[path = "golden/trust.rs"]
+mod trust;
 #[path = "golden/values.rs"]
 mod values;
 
 use rota_protocol::codec::{self, DecodeError};
 use rota_protocol::command::{Entry, LOG_FORMAT};
+use rota_protocol::frame::{self, FrameKind, HEADER_BYTES, Header};
+use rota_protocol::version::NEWEST;
+use rota_protocol::{gossip, peer};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -38,6 +43,7 @@ const LIMIT: usize = 64 << 10;
 #[test]
 fn log_entries() {
     check("entry_2", values::entries());
+    check("entry_3", trust::entries());
     let outcomes = values::outcomes().into_iter().chain(values::later_outcomes());
     check("outcome", outcomes.collect());
 }
@@ -64,7 +70,7 @@ fn log_entries_of_the_first_format() {
 /// Torn entries of either format are refused, whatever the cut; so are those with something after them.
 #[test]
 fn a_piece_of_an_entry_is_no_entry() {
-    for file in ["entry_1", "entry_2"] {
+    for file in ["entry_1", "entry_2", "entry_3"] {
         for (label, hex) in read(file) {
             let bytes = unhex(&hex);
             for end in 0..bytes.len() {
@@ -80,17 +86,77 @@ fn a_piece_of_an_entry_is_no_entry() {
 #[test]
 fn an_entry_of_another_format_is_refused_by_its_number() {
     let bytes = codec::encode(&values::entry(values::commands().remove(7).1)).unwrap();
-    for format in [0, 3, 250, 251, 65_535_u16] {
+    for format in [0, NEWEST + 1, 250, 251, 65_535_u16] {
         let mut other = codec::encode(&format).unwrap();
         other.extend(&bytes[1..]);
         match Entry::from_bytes(&other) {
-            Err(DecodeError::Version { found, newest }) => assert_eq!((found, newest), (format, LOG_FORMAT)),
+            Err(DecodeError::Version { found, newest }) => assert_eq!((found, newest), (format, NEWEST)),
             other => panic!("format {format}: {other:?}"),
         }
         assert!(codec::decode::<Entry>(&other, LIMIT).is_err(), "format {format}");
     }
     let as_first = [&[1], &bytes[1..]].concat();
     assert!(Entry::from_bytes(&as_first).is_err());
+}
+
+/// Fault R7: an older build reads everything of its own time and stops at what is newer, by its number; a command that
+/// nobody knows, and a newer one that says it is older, are no entries. Nothing is ever skipped.
+#[test]
+fn an_older_build_stops_at_the_first_newer_entry() {
+    for (label, entry) in values::entries() {
+        let bytes = codec::encode(&entry).unwrap();
+        assert_eq!(Entry::read(&bytes, 2).unwrap(), entry, "{label}");
+        assert_eq!(Entry::read(&bytes, NEWEST).unwrap(), entry, "{label}");
+    }
+    for (label, entry) in trust::entries() {
+        let bytes = codec::encode(&entry).unwrap();
+        let refused = Entry::read(&bytes, 2).unwrap_err();
+        assert!(matches!(refused, DecodeError::Version { found: 3, newest: 2 }), "{label}: {refused}");
+        let text = refused.to_string();
+        assert!(text.contains("1 to 2") && text.contains("install the version"), "{text}");
+        let older = codec::encode(&Entry { format: 2, ..entry }).unwrap();
+        let refused = Entry::read(&older, NEWEST).unwrap_err().to_string();
+        assert!(refused.contains("a command of format 3"), "{label}: {refused}");
+    }
+    let unknown = codec::encode(&(NEWEST, 1_u64, 1_u64, 0_u128, ("t", "u", 3_u32), 9_999_u32)).unwrap();
+    assert!(matches!(Entry::from_bytes(&unknown), Err(DecodeError::Malformed(_))));
+}
+
+/// Fault O2: frames as a peer of version 2 sends them, byte for byte; this build reads them, and writes the same to it. Written
+/// again by `UPDATE_EXPECT=1` only for as long as no build of version 2 was released.
+#[test]
+fn recorded_frames_of_version_2_are_read_and_written() {
+    fn framed<T: Serialize>(kind: FrameKind, values: Vec<(&str, T)>) -> Vec<(String, FrameKind, Vec<u8>)> {
+        let whole = |value| frame::frame(2, kind, &codec::encode(&value).unwrap()).unwrap();
+        values.into_iter().map(|(label, value)| (format!("{kind:?} {label}"), kind, whole(value))).collect()
+    }
+    fn again<T: Serialize + DeserializeOwned>(body: &[u8]) -> Vec<u8> {
+        codec::encode(&codec::decode::<T>(body, LIMIT).unwrap()).unwrap()
+    }
+    let newer = |label: &str| label == "Authority";
+    let requests = peers::peer_requests().into_iter().filter(|(label, _)| !newer(label));
+    let replies = peers::peer_replies().into_iter().filter(|(label, _)| !newer(label));
+    let mut frames = framed(FrameKind::PeerRequest, requests.collect());
+    frames.extend(framed(FrameKind::PeerReply, replies.collect()));
+    frames.extend(framed(FrameKind::JoinRequest, peers::join_requests()));
+    frames.extend(framed(FrameKind::JoinReply, peers::join_replies()));
+    frames.extend(framed(FrameKind::Gossip, peers::gossip_packets()));
+    let lines: Vec<_> = frames.iter().map(|(label, _, bytes)| (label.clone(), hex(bytes))).collect();
+    let kept = compare("frames_2", &lines);
+    for (label, kind, _) in frames {
+        let bytes = unhex(&kept[&label]);
+        let (head, body) = bytes.split_first_chunk::<HEADER_BYTES>().unwrap();
+        let header = Header::from_bytes(*head).unwrap();
+        assert_eq!((header.kind, header.version, header.len as usize), (kind, 2, body.len()), "{label}");
+        let same = match kind {
+            FrameKind::PeerRequest => again::<peer::PeerRequest>(body),
+            FrameKind::PeerReply => again::<peer::PeerReply>(body),
+            FrameKind::JoinRequest => again::<peer::JoinRequest>(body),
+            FrameKind::JoinReply => again::<peer::JoinReply>(body),
+            _ => again::<gossip::GossipPacket>(body),
+        };
+        assert_eq!(same, body, "{label}");
+    }
 }
 
 #[test]

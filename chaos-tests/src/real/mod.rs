@@ -20,6 +20,7 @@ pub mod hands;
 pub mod hooks;
 mod host_files;
 pub mod lead;
+mod load;
 pub mod lost_answer;
 mod mounts;
 pub mod noise;
@@ -33,8 +34,10 @@ pub mod sessions;
 pub mod slow_disk;
 mod spaces;
 mod traffic;
+pub mod trust;
 mod tty;
 pub mod unkillable;
+pub mod upgrade;
 
 use report::{Report, Verdict};
 use rota_node::lab::{Lab, LabError, LabOptions, violations};
@@ -108,7 +111,7 @@ fn budget(name: &str, default: u64) -> u64 {
 }
 
 /// Names of all scenarios, by fault id, in the order in which they run.
-pub const SCENARIOS: [&str; 33] = [
+pub const SCENARIOS: [&str; 37] = [
     "P1",
     "P2",
     "P3",
@@ -142,6 +145,10 @@ pub const SCENARIOS: [&str; 33] = [
     "D6",
     "D7",
     "D8",
+    "O2",
+    "O3",
+    "O3-revoke",
+    "O3-ca",
 ];
 
 /// Runs one scenario.
@@ -182,6 +189,10 @@ async fn scenario(name: &str, bench: &Bench) -> Result<Report, LabError> {
         "R039" => gang_meets::at_a_port_of_its_own(bench, false).await,
         "R039-6" => gang_meets::at_a_port_of_its_own(bench, true).await,
         "R039-bridge" => gang_meets::behind_a_bridge(bench).await,
+        "O2" => upgrade::up_down_and_up(bench).await,
+        "O3" => trust::renewed_under_load(bench).await,
+        "O3-revoke" => trust::revoked_live(bench).await,
+        "O3-ca" => trust::authority_changed(bench).await,
         "R041" => gang_size::shrinks_and_grows(bench).await,
         "P3F" => freeze::follower_frozen(bench).await,
         "O1" => lead::restarted_in_turn(bench).await,

@@ -15,12 +15,14 @@ pub(crate) use rules::refuse_forwarded;
 pub(crate) use task::Proposer;
 
 use crate::leadership::Leadership;
+use crate::machine::Shared;
 use crate::read::no_leader;
+use rota_core::State;
 use rota_protocol::codec;
 use rota_protocol::command::{Outcome, Proposal};
 use rota_protocol::ids::HostId;
 use rota_protocol::limits::{ENTRY_BYTES_MAX, ENTRY_PROPOSALS_MAX};
-use rota_protocol::{ErrorCode, PublicError};
+use rota_protocol::{ErrorCode, PublicError, version};
 use rules::{busy, is_leader_bound, is_safe, too_large, unknown};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -50,6 +52,8 @@ struct Item {
     /// The proposals' encodings, one behind the other.
     bytes: Vec<u8>,
     count: usize,
+    /// The format that its newest command needs.
+    format: u16,
     /// Decoded, as long as they were not handed on.
     proposals: Option<Vec<Proposal>>,
     /// A second application does no harm.
@@ -72,6 +76,7 @@ pub(crate) struct Proposals {
     room: Arc<Semaphore>,
     leadership: watch::Receiver<Leadership>,
     me: HostId,
+    machine: Arc<Shared>,
 }
 
 impl Proposals {
@@ -119,6 +124,10 @@ impl Proposals {
                 "{count} proposals exceed the limit of {ENTRY_PROPOSALS_MAX} in one call"
             )));
         }
+        let format = proposals.iter().map(|one| version::needs(&one.command)).max().unwrap_or(version::FIRST);
+        if format > version::FIRST {
+            rules::check_version(format, self.machine.read(State::version))?;
+        }
         let mut bytes = Vec::new();
         for proposal in &proposals {
             codec::encode_behind(&mut bytes, proposal)
@@ -144,6 +153,7 @@ impl Proposals {
         let item = Item {
             bytes,
             count,
+            format,
             safe: proposals.iter().all(is_safe),
             proposals: Some(proposals),
             forwarded,

@@ -2,6 +2,7 @@
 
 use rota_protocol::command::{Command, Proposal};
 use rota_protocol::ids::{HostId, RequestId};
+use rota_protocol::trust::TrustChange;
 use rota_protocol::{ErrorCode, PublicError};
 
 /// Whether applying a proposal twice, or by a later leader, does no harm.
@@ -31,9 +32,26 @@ pub(crate) fn refuse_forwarded(from: HostId, proposal: &Proposal) -> Option<Publ
         {
             "a host reports itself only"
         }
+        Command::Trust { change: TrustChange::TookCa { host, .. } | TrustChange::Seen { host, .. } }
+            if *host != from =>
+        {
+            "a host speaks for itself only"
+        }
         _ => return None,
     };
     Some(PublicError::new(ErrorCode::Forbidden, why))
+}
+
+/// What a host of the cluster could not read never becomes an entry: it would stop there.
+pub(super) fn check_version(needed: u16, now: u16) -> Result<(), PublicError> {
+    if needed <= now {
+        return Ok(());
+    }
+    let message = format!(
+        "this needs version {needed} of the cluster, which is at {now}: `rota cluster version --raise` when all hosts \
+         are upgraded"
+    );
+    Err(PublicError::new(ErrorCode::Version, message))
 }
 
 pub(super) fn too_large(what: String) -> PublicError {

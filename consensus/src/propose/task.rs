@@ -7,13 +7,14 @@ use crate::config::Raft;
 use crate::leadership::Leadership;
 use crate::link::PeerLink;
 use crate::log::store::LogStore;
+use crate::machine::Shared;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use rota_protocol::codec;
-use rota_protocol::command::LOG_FORMAT;
 use rota_protocol::ids::HostId;
 use rota_protocol::limits::{BATCH_BYTES_MAX, ENTRY_PROPOSALS_MAX};
+use rota_protocol::version;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -46,6 +47,7 @@ pub(crate) struct Proposer {
     pub me: HostId,
     pub link: Arc<dyn PeerLink>,
     pub log: LogStore,
+    pub machine: Arc<Shared>,
     pub leadership: watch::Receiver<Leadership>,
     pub failed: watch::Receiver<Option<String>>,
 }
@@ -71,6 +73,7 @@ impl Proposer {
             room: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)),
             leadership: self.leadership.clone(),
             me: self.me,
+            machine: self.machine.clone(),
         };
         let run = Run {
             with: self,
@@ -209,7 +212,8 @@ impl Run {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.at_ms = self.at_ms.max(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
         let count: usize = batch.iter().map(|item| item.count).sum();
-        entry_bytes(self.at_ms, count, batch.iter().map(|item| &item.bytes[..]))
+        let format = batch.iter().map(|item| item.format).max().unwrap_or(version::FIRST);
+        entry_bytes(format, self.at_ms, count, batch.iter().map(|item| &item.bytes[..]))
     }
 
     fn land(&mut self, landed: Landed) {
@@ -261,11 +265,12 @@ impl Run {
 
 /// The bytes of a log entry from the encodings of its proposals.
 pub(crate) fn entry_bytes<'a>(
+    format: u16,
     at_ms: u64,
     count: usize,
     proposals: impl Iterator<Item = &'a [u8]>,
 ) -> Vec<u8> {
-    let mut bytes = codec::encode(&(LOG_FORMAT, at_ms, count as u64)).unwrap_or_default();
+    let mut bytes = codec::encode(&(format, at_ms, count as u64)).unwrap_or_default();
     for proposal in proposals {
         bytes.extend_from_slice(proposal);
     }
@@ -281,7 +286,7 @@ async fn sleep_until(at: Option<Instant>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rota_protocol::command::{Command, Entry, Proposal};
+    use rota_protocol::command::{Command, Entry, LOG_FORMAT, Proposal};
     use rota_protocol::ids::{JobId, RequestId};
     use rota_protocol::job::{Actor, Role};
 
@@ -300,7 +305,8 @@ mod tests {
             let proposals: Vec<_> = (0..count).map(proposal).collect();
             let encoded: Vec<_> = proposals.iter().map(|p| codec::encode(p).expect("encodes")).collect();
             let at_ms = 1_790_000_000_000;
-            let made = entry_bytes(at_ms, proposals.len(), encoded.iter().map(|bytes| &bytes[..]));
+            let made =
+                entry_bytes(LOG_FORMAT, at_ms, proposals.len(), encoded.iter().map(|bytes| &bytes[..]));
             let whole = codec::encode(&Entry { format: LOG_FORMAT, at_ms, proposals }).expect("encodes");
             assert_eq!(made, whole);
             assert_eq!(made.first().copied().map(u16::from), Some(LOG_FORMAT));

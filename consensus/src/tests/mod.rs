@@ -11,6 +11,7 @@ mod proposals;
 mod reads;
 mod snapshots;
 mod suite;
+mod versions;
 
 use crate::config::Tuning;
 use crate::memory_link::Hub;

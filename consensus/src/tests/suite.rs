@@ -24,7 +24,8 @@ impl StoreBuilder<Rota, LogStore, Machine, TempDir> for Stores {
             on_failure: Box::new(|error| panic!("{error}")),
         })
         .expect("opens");
-        let machine = Machine::open(&dir.path().join("raft"), CLUSTER).expect("opens");
+        let machine =
+            Machine::open(&dir.path().join("raft"), CLUSTER, rota_protocol::version::NEWEST).expect("opens");
         Ok((dir, log, machine))
     }
 }

@@ -4,6 +4,7 @@
 pub mod api;
 pub mod attempt;
 pub mod auditor;
+pub mod certifier;
 pub mod device;
 pub mod devices;
 pub mod door;

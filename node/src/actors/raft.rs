@@ -2,7 +2,7 @@
 //! acts on commits. Supervisor: root; its death ends the process, as does a failure of the raft core.
 
 use super::root::end_process;
-use super::{reconciler, scheduler};
+use super::{certifier, reconciler, scheduler};
 use crate::address_book;
 use crate::node::Node;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -82,10 +82,11 @@ impl Actor for RaftActor {
 /// Wakes whoever acts on what a commit brought.
 async fn follow_commits(node: Arc<Node>) {
     let mut notes = node.consensus.events();
+    certifier::publish(&node);
     loop {
-        let (mut plan, mut own, mut members) = (false, false, false);
+        let (mut plan, mut own, mut members, mut trust) = (false, false, false, false);
         match notes.recv().await {
-            Ok(note) if note.resync => (plan, own, members) = (true, true, true),
+            Ok(note) if note.resync => (plan, own, members, trust) = (true, true, true, true),
             Ok(note) => {
                 for event in &note.events {
                     match event {
@@ -96,12 +97,17 @@ async fn follow_commits(node: Arc<Node>) {
                             own |= *host == node.host;
                         }
                         Event::HostChanged(_) => (members, own) = (true, true),
+                        Event::TrustChanged => trust = true,
                         Event::JobChanged(_) => {}
                     }
                 }
             }
-            Err(RecvError::Lagged(_)) => (plan, own, members) = (true, true, true),
+            Err(RecvError::Lagged(_)) => (plan, own, members, trust) = (true, true, true, true),
             Err(RecvError::Closed) => return,
+        }
+        if trust {
+            certifier::publish(&node);
+            node.doors.certifier.knock(certifier::Msg::Changed);
         }
         if own {
             node.doors.reconciler.knock(reconciler::Msg::Wake);

@@ -88,7 +88,8 @@ impl Actor for Renewer {
 }
 
 fn registration(node: &Node) -> Option<HostRegistration> {
-    let facts = node.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+    let mut facts = node.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+    facts.notes.reads = node.config.reads();
     Some(HostRegistration { boot: node.boot, addr: node.config.advertised(), facts })
 }
 

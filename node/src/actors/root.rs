@@ -3,7 +3,8 @@
 
 use super::restart::{Deaths, Verdict};
 use super::{
-    api, auditor, devices, gossip, health, leases, meter, raft, reconciler, renewer, scheduler, warden,
+    api, auditor, certifier, devices, gossip, health, leases, meter, raft, reconciler, renewer, scheduler,
+    warden,
 };
 use crate::boot::{OnDeath, row};
 use crate::io::clock;
@@ -31,12 +32,13 @@ pub struct State {
 }
 
 /// In the order of their start: state first, then what acts on it, then what lets others in.
-const CHILDREN: [&str; 12] = [
+const CHILDREN: [&str; 13] = [
     "raft",
     "gossip",
     "warden",
     "devices",
     "health",
+    "certifier",
     "renewer",
     "reconciler",
     "leases",
@@ -150,6 +152,7 @@ async fn start(name: &'static str, node: &Arc<Node>, root: ActorCell) -> Result<
         "scheduler" => child!(scheduler, scheduler, scheduler::Scheduler),
         "warden" => child!(warden, warden, warden::Warden),
         "auditor" => child!(auditor, auditor, auditor::Auditor),
+        "certifier" => child!(certifier, certifier, certifier::Certifier),
         "meter" => child!(meter, meter, meter::Meter),
         "api" => child!(api, api, api::Api),
         other => unreachable!("no such child: {other}"),

@@ -11,6 +11,7 @@ pub mod read;
 pub mod session;
 pub mod sessions;
 mod together;
+mod trust;
 mod write;
 
 use rota_protocol::error::{ErrorCode, PublicError};

@@ -37,6 +37,7 @@ fn allowed_age(request: &ApiRequest) -> Option<Duration> {
         | ApiRequest::Queues { freshness }
         | ApiRequest::Reservations { freshness }
         | ApiRequest::Idle(freshness)
+        | ApiRequest::Trust(freshness)
         | ApiRequest::Cluster { freshness } => match freshness {
             Freshness::Within(ms) => Some(Duration::from_millis(u64::from(*ms))),
             Freshness::Linearizable | Freshness::Stale => None,
@@ -98,6 +99,7 @@ async fn fresh(node: &Node, caller: &Caller, request: ApiRequest) -> Result<ApiR
             .await
         }
         ApiRequest::Cluster { freshness } => cluster(node, freshness).await,
+        ApiRequest::Trust(freshness) => trust(node, caller, freshness).await,
         ApiRequest::Doctor => {
             caller.at_least(Role::Operator)?;
             Ok(ApiReply::Doctor(node.doctor().await))
@@ -106,6 +108,13 @@ async fn fresh(node: &Node, caller: &Caller, request: ApiRequest) -> Result<ApiR
         ApiRequest::Digest { at_least } => digest(node, caller, at_least).await,
         other => Err(PublicError::new(ErrorCode::Internal, format!("not a read: {other:?}"))),
     }
+}
+
+/// Whom the cluster trusts.
+async fn trust(node: &Node, caller: &Caller, freshness: Freshness) -> Result<ApiReply, PublicError> {
+    caller.at_least(Role::Operator)?;
+    let view = |state: &rota_core::State| view::trust(state, crate::io::clock::wall_ms());
+    listed(node, freshness, |state| ApiReply::Trust(Box::new(view(state)))).await
 }
 
 /// The caller and its newest job.

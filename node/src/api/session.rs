@@ -128,7 +128,10 @@ async fn take_calls<R: AsyncRead + Unpin>(
                     answers.send(false, known.as_ref().map(|_| ApiReply::Done).map_err(Clone::clone)).await;
                     match known {
                         Ok(known) => caller = Some(known),
-                        Err(_) => return Ok(()), // One guess per connection; handshakes are rate-limited.
+                        Err(_) => {
+                            calls.node.net.count_refused();
+                            return Ok(()); // One guess per connection; handshakes are rate-limited.
+                        }
                     }
                 }
                 (_, None) => {

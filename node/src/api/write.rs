@@ -1,7 +1,7 @@
 //! Calls that change something: checked here, decided by the log.
 
 use super::caller::Caller;
-use super::{WRITE_DEADLINE, not_found, notes};
+use super::{WRITE_DEADLINE, not_found, notes, trust};
 use crate::lead;
 use crate::net::{PeerLink, TokenKind, mint_secret};
 use crate::node::Node;
@@ -80,6 +80,7 @@ pub(super) async fn answer(
             let tending = with_whole_uuid(node, tending)?;
             done(one(node, caller, request, Command::Tend { tending }).await?)
         }
+        ApiRequest::ChangeTrust(request, ask) => trust::change(node, caller, request, ask).await,
         // Never deduplicated: the stored answer of an earlier request could not repeat the secret.
         ApiRequest::MintToken { request: _, usage, ttl_ms } => mint(node, caller, usage, ttl_ms).await,
         ApiRequest::MoveLead { to } => {
@@ -220,14 +221,14 @@ async fn mint(node: &Node, caller: &Caller, usage: TokenUse, ttl_ms: u64) -> Res
         let message = format!("a token of this kind lives between 1 ms and {ttl_ms_max} ms, not {ttl_ms}");
         return Err(PublicError::invalid("ttl", message, example));
     }
-    let (secret, token) = mint_secret(kind, &node.identity.ca_fingerprint())
+    let (secret, token) = mint_secret(kind, &node.net.identity().ca_fingerprint())
         .map_err(|error| PublicError::new(ErrorCode::Internal, error.to_string()))?;
     let expires_at_ms = crate::io::clock::wall_ms().saturating_add(ttl_ms);
     done(one(node, caller, RequestId::NONE, Command::MintToken { token, usage, expires_at_ms }).await?)?;
     Ok(ApiReply::Token { secret: secret.into() })
 }
 
-async fn one(
+pub(super) async fn one(
     node: &Node,
     caller: &Caller,
     request: RequestId,
@@ -242,7 +243,7 @@ async fn one(
     }
 }
 
-fn done(outcome: Outcome) -> Result<ApiReply, PublicError> {
+pub(super) fn done(outcome: Outcome) -> Result<ApiReply, PublicError> {
     match outcome {
         Outcome::Done => Ok(ApiReply::Done),
         other => Err(unexpected(&other)),
@@ -286,7 +287,7 @@ fn with_whole_uuid(node: &Node, tending: Tending) -> Result<Tending, PublicError
     })
 }
 
-fn host_named(node: &Node, name: &str) -> Result<HostId, PublicError> {
+pub(super) fn host_named(node: &Node, name: &str) -> Result<HostId, PublicError> {
     node.consensus
         .read(|state| state.host_by_name_or_id(name).map(|host| host.id))
         .ok_or_else(|| not_found("host", name))

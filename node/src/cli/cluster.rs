@@ -4,6 +4,7 @@ use super::context::{Context, ReadArgs, document, say, tell};
 use super::device::{self, BreakerArgs, breaker_text};
 use super::failure::{Failure, STATUS_FAILED};
 use super::lead::{self, TransferArgs};
+use super::trust::{self, CaArgs, CaCommand, RevokeArgs, TokensArgs, VersionArgs};
 use crate::client::target::SYSTEM_DATA_DIR;
 use crate::client::{fresh_request, unexpected};
 use crate::doctor::{DoctorInput, examine, isolation};
@@ -42,6 +43,16 @@ pub enum ClusterCommand {
     Breaker(BreakerArgs),
     /// Let another host lead: this one, or whichever is best; nothing is interrupted
     Transfer(TransferArgs),
+    /// Which version of Rota's words it speaks, and which its hosts read
+    Version(VersionArgs),
+    /// Trust a host no more: cut its connections, and never let it back under this number
+    Revoke(RevokeArgs),
+    /// Its certificate authority: which, until when; replace it
+    Ca(CaArgs),
+    /// Tokens that live; make one worthless
+    Tokens(TokensArgs),
+    /// What operators and administrators did
+    Audit(ReadArgs),
 }
 
 /// What a token is for.
@@ -50,7 +61,7 @@ pub struct TokenArgs {
     /// Let one host join, once
     #[arg(long, required_unless_present = "user", conflicts_with = "user")]
     pub join: bool,
-    /// Only a host of this name may join with it
+    /// Only a host of this name may join with it, or one of a pool of names, such as `gpu-*`
     #[arg(long, requires = "join")]
     pub host_name: Option<String>,
     /// Let this user in over the network
@@ -91,6 +102,13 @@ pub fn wants_json(args: &ClusterArgs) -> bool {
         ClusterCommand::Token(token) => token.json,
         ClusterCommand::Breaker(breaker) => breaker.json,
         ClusterCommand::Transfer(transfer) => transfer.json,
+        ClusterCommand::Version(version) => version.read.json,
+        ClusterCommand::Revoke(_) => false,
+        ClusterCommand::Ca(CaArgs { command: CaCommand::Status(read) | CaCommand::Rotate(read) }) => {
+            read.json
+        }
+        ClusterCommand::Tokens(tokens) => tokens.read.json,
+        ClusterCommand::Audit(read) => read.json,
     }
 }
 
@@ -104,6 +122,11 @@ pub async fn cluster(context: &Context, args: &ClusterArgs) -> Result<u8, Failur
         ClusterCommand::Token(args) => token(context, args).await,
         ClusterCommand::Breaker(args) => device::breaker(context, args).await,
         ClusterCommand::Transfer(args) => lead::transfer(context, args).await,
+        ClusterCommand::Version(args) => trust::version(context, args).await,
+        ClusterCommand::Revoke(args) => trust::revoke(context, args).await,
+        ClusterCommand::Ca(args) => trust::ca(context, args).await,
+        ClusterCommand::Tokens(args) => trust::tokens(context, args).await,
+        ClusterCommand::Audit(read) => trust::audit(context, *read).await,
     }
 }
 
@@ -170,7 +193,7 @@ async fn token(context: &Context, args: &TokenArgs) -> Result<u8, Failure> {
         }
         None => {
             let host_name = match &args.host_name {
-                Some(name) => Some(word::name("host-name", name)?),
+                Some(name) => Some(host_or_pool(name)?),
                 None => None,
             };
             (TokenUse::Join { host_name }, "1h")
@@ -186,6 +209,14 @@ async fn token(context: &Context, args: &TokenArgs) -> Result<u8, Failure> {
         other => return Err(unexpected(&other).into()),
     }
     Ok(0)
+}
+
+/// A host's name, or the beginning of several and a star.
+fn host_or_pool(text: &str) -> Result<String, PublicError> {
+    match text.strip_suffix('*') {
+        Some(pool) if !pool.is_empty() => Ok(word::name("host-name", pool)? + "*"),
+        _ => word::name("host-name", text),
+    }
 }
 
 fn role(arg: RoleArg) -> Role {

@@ -35,6 +35,7 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 pub mod times;
+mod trust;
 pub mod usage;
 pub mod watch;
 pub mod why;

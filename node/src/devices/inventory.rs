@@ -149,7 +149,8 @@ impl Inventory {
         aside.retain(|uuid, _| !devices.contains_key(uuid));
         warnings.sort_unstable();
         warnings.truncate(WARNINGS_MAX);
-        let notes = HostNotes { warnings, set_aside: aside.into_values().take(HOST_DEVICES_MAX).collect() };
+        let set_aside = aside.into_values().take(HOST_DEVICES_MAX).collect();
+        let notes = HostNotes { warnings, set_aside, ..HostNotes::default() };
         let devices = devices.into_values().take(HOST_DEVICES_MAX).collect();
         HostFacts { devices, notes, ..self.base.clone() }
     }

@@ -1,7 +1,7 @@
 //! The files that say who this host is: there, private, valid for a while, and then as the agent itself would load them.
 
 use super::{fail, pass, warn};
-use crate::net::Identity;
+use crate::net::{Identity, validity_s};
 use rota_protocol::view::DoctorRow;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -12,10 +12,12 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const CHECK: &str = "identity";
+/// Of a host's own certificate: less of its life than one part in so many is left. It renews itself at a third.
+const LATE_ONE_IN: i64 = 4;
 /// Largest file looked into, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
-/// Rest of a certificate's life, in days, below which to act.
-const DAYS_WARN: i64 = 30;
+/// Rest of an authority's life, in days, below which to act.
+const DAYS_WARN: i64 = 90;
 const DAY_S: i64 = 24 * 3_600;
 
 /// One row per file, or one for all when there is none.
@@ -96,94 +98,29 @@ fn file_row(path: &Path, now_s: i64) -> Option<DoctorRow> {
 }
 
 fn lifetime(name: &str, from_s: i64, to_s: i64, now_s: i64) -> DoctorRow {
-    let days = (to_s - now_s).div_euclid(DAY_S);
+    let left_s = to_s - now_s;
+    let left = match left_s.div_euclid(DAY_S) {
+        0..=2 => format!("{} h {} min", left_s / 3_600, left_s / 60 % 60),
+        days => format!("{days} days"),
+    };
+    let is_authority = name.starts_with("ca");
     if now_s < from_s {
-        fail(CHECK, format!("{name} is not valid yet by this host's clock"), "check the clock")
-    } else if to_s < now_s {
-        fail(
-            CHECK,
-            format!("{name} ran out {} days ago", -days),
-            "check the clock; if it is right, join again",
-        )
-    } else if days < DAYS_WARN {
-        warn(CHECK, format!("{name} is valid for {days} days"), "renew it before then: join again")
+        let found = format!("{name} is not valid yet by this host's clock");
+        fail(CHECK, found, "check the clock: `timedatectl`, or `date` on this host and on another")
+    } else if left_s < 0 {
+        let next = match is_authority {
+            true => "check the clock; if it is right, `rota cluster ca rotate`",
+            false => "check the clock; if it is right, start the agent, which renews it",
+        };
+        fail(CHECK, format!("{name} ran out {} days ago", -left_s.div_euclid(DAY_S)), next)
+    } else if is_authority && left_s < DAYS_WARN * DAY_S {
+        warn(CHECK, format!("{name} is valid for {left}"), "`rota cluster ca rotate` makes the next one")
+    } else if !is_authority && left_s < (to_s - from_s) / LATE_ONE_IN {
+        let next = "it should have been renewed: see the agent's log, or start the agent";
+        warn(CHECK, format!("{name} is valid for {left} only"), next)
     } else {
-        pass(CHECK, format!("{name} is valid for {days} days"))
+        pass(CHECK, format!("{name} is valid for {left}"))
     }
-}
-
-/// Start and end of a certificate's validity, in seconds since the epoch. Reads just so much of X.509 (RFC 5280, 4.1):
-/// `Certificate { tbs { [0] version, serial, algorithm, issuer, validity { notBefore, notAfter } ...`.
-fn validity_s(der: &[u8]) -> Option<(i64, i64)> {
-    let (certificate, _) = element(der, 0x30)?;
-    let (mut tbs, _) = element(certificate, 0x30)?;
-    if tbs.first() == Some(&0xa0) {
-        tbs = element(tbs, 0xa0)?.1;
-    }
-    let tbs = element(tbs, 0x02)?.1;
-    let tbs = element(tbs, 0x30)?.1;
-    let tbs = element(tbs, 0x30)?.1;
-    let (validity, _) = element(tbs, 0x30)?;
-    let (from_s, rest) = time_s(validity)?;
-    let (to_s, _) = time_s(rest)?;
-    Some((from_s, to_s))
-}
-
-/// The content of the DER element of this tag at the front, and what follows it.
-fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (found, rest) = bytes.split_first()?;
-    let (first, rest) = rest.split_first()?;
-    if *found != tag {
-        return None;
-    }
-    let (length, rest) = match *first {
-        short @ 0..=0x7f => (usize::from(short), rest),
-        // No element of a file this small needs more than four bytes of length.
-        long @ 0x81..=0x84 => {
-            let (digits, rest) = rest.split_at_checked(usize::from(long & 0x7f))?;
-            (digits.iter().fold(0usize, |sum, digit| (sum << 8) | usize::from(*digit)), rest)
-        }
-        _ => return None,
-    };
-    rest.split_at_checked(length)
-}
-
-/// `UTCTime` (two digits of the year, 1950 to 2049) or `GeneralizedTime` (four), both with seconds and `Z`.
-fn time_s(bytes: &[u8]) -> Option<(i64, &[u8])> {
-    let (text, rest, century) = match element(bytes, 0x17) {
-        Some((text, rest)) => (text, rest, None),
-        None => {
-            let (text, rest) = element(bytes, 0x18)?;
-            (text.get(2..)?, rest, Some(pair(text, 0)?))
-        }
-    };
-    if text.len() != 13 || text.last() != Some(&b'Z') {
-        return None;
-    }
-    let year = pair(text, 0)?;
-    let century = century.unwrap_or(if year < 50 { 20 } else { 19 });
-    let (month, day) = (pair(text, 2)?, pair(text, 4)?);
-    let (hour, minute, second) = (pair(text, 6)?, pair(text, 8)?, pair(text, 10)?);
-    if !(1..=12).contains(&month) {
-        return None;
-    }
-    let days = days_from_civil(century * 100 + year, month, day);
-    Some((days * DAY_S + hour * 3_600 + minute * 60 + second, rest))
-}
-
-fn pair(text: &[u8], at: usize) -> Option<i64> {
-    let digits = text.get(at..at + 2)?;
-    digits.iter().try_fold(0, |sum, digit| digit.is_ascii_digit().then(|| sum * 10 + i64::from(digit - b'0')))
-}
-
-/// Days since 1970-01-01 of a date in the Gregorian calendar (Hinnant, "chrono-compatible low-level date algorithms").
-fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    era * 146_097 + day_of_era - 719_468
 }
 
 #[cfg(test)]
@@ -218,8 +155,15 @@ mod tests {
         let verdict = |now| lifetime("host.pem", from, to, now).verdict;
         assert_eq!(verdict(from - 1), "fail");
         assert_eq!(verdict(from), "pass");
-        assert_eq!(verdict(to - 29 * DAY_S), "warn");
+        assert_eq!(verdict(to - 92 * DAY_S), "pass");
+        assert_eq!(verdict(to - 91 * DAY_S), "warn");
         assert_eq!(verdict(to + 1), "fail");
+        let authority = |now| lifetime("ca.pem", from, to, now).verdict;
+        assert_eq!((authority(to - 91 * DAY_S), authority(to - 89 * DAY_S)), ("pass".into(), "warn".into()));
+        // A day's certificate is fine with nine hours left, and late with five.
+        let hours =
+            |left: i64| lifetime("host.pem", from, from + 25 * 3_600, from + (25 - left) * 3_600).verdict;
+        assert_eq!((hours(9), hours(5)), ("pass".into(), "warn".into()));
     }
 
     #[test]

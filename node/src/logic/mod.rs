@@ -24,6 +24,7 @@ pub mod outbox;
 pub mod output;
 pub mod reclaim;
 pub mod reconcile;
+pub mod renewal;
 pub mod storage;
 pub mod strangers;
 pub mod vram;

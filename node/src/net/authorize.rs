@@ -9,6 +9,7 @@
 
 use rota_protocol::command::Command;
 use rota_protocol::peer::PeerRequest;
+use rota_protocol::trust::TrustChange;
 use rota_protocol::{ErrorCode, HostId, PublicError};
 
 /// Whether `from` may ask this.
@@ -30,6 +31,7 @@ pub fn authorize(from: HostId, request: &PeerRequest) -> Result<(), PublicError>
         | PeerRequest::FindLog { .. }
         | PeerRequest::Session { .. }
         | PeerRequest::Lead(_)
+        | PeerRequest::Authority { .. }
         | PeerRequest::Signal { .. } => Ok(()),
     }
 }
@@ -40,6 +42,11 @@ fn may_propose(from: HostId, command: &Command) -> Result<(), PublicError> {
         Command::Report { host, .. } if *host != from => Err(forbidden(from, "report attempts of", *host)),
         Command::Health { host, .. } if *host != from => Err(forbidden(from, "judge the health of", *host)),
         Command::EndOwn { host, .. } if *host != from => Err(forbidden(from, "end attempts of", *host)),
+        Command::Trust { change: TrustChange::TookCa { host, .. } | TrustChange::Seen { host, .. } }
+            if *host != from =>
+        {
+            Err(forbidden(from, "speak for", *host))
+        }
         // The first entry is written by the founder itself, never by request.
         Command::CreateCluster { .. } => {
             Err(PublicError::new(ErrorCode::Forbidden, "a cluster is created on its first host only"))
@@ -62,6 +69,8 @@ fn may_propose(from: HostId, command: &Command) -> Result<(), PublicError> {
         | Command::Health { .. }
         | Command::Tend { .. }
         | Command::CommitPlan { .. }
+        | Command::RaiseVersion { .. }
+        | Command::Trust { .. }
         | Command::Expire { .. } => Ok(()),
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! A certificate names its host in one DNS entry, `host-<id>.<cluster id, 32 hex digits>.rota`, so that both the
 //! cluster and the host are checked in the handshake. Addresses are never in it: they may change.
-//! Host certificates live one year for now; short-lived ones need renewal by the agent, which is not built yet.
+//! The name and the key are who a host is; its certificate is only a proof of the day, which the host renews itself
+//! (`renewal`).
 
 use ring::digest;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -12,8 +13,8 @@ use rustls::pki_types::CertificateDer;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-/// How long a host's certificate is valid.
-const HOST_VALID: Duration = Duration::from_secs(366 * 24 * 3_600);
+/// How long a host's certificate is valid unless its settings say otherwise.
+pub(super) const HOST_LIFE: Duration = Duration::from_secs(24 * 3_600);
 /// How long the authority's own certificate is valid.
 const CA_VALID: Duration = Duration::from_secs(20 * 366 * 24 * 3_600);
 /// Certificates begin this much in the past, for hosts whose clocks lag.
@@ -109,21 +110,16 @@ pub(super) fn public_key_der(key: &rcgen::KeyPair) -> Vec<u8> {
     rcgen::PublicKeyData::subject_public_key_info(key)
 }
 
-/// Certifies a host's key: the certificate as PEM, valid from shortly before `now` for one year.
+/// Certifies a host's key: the certificate as PEM, valid from shortly before `now`.
 pub(super) fn certify(
     ca_key_pem: &str,
     cluster: ClusterId,
     host: HostId,
     public_key_der: &[u8],
     now: SystemTime,
+    life: Duration,
 ) -> Result<String, CaError> {
-    certify_for(
-        ca_key_pem,
-        cluster,
-        &host_name(cluster, host),
-        public_key_der,
-        (now - SKEW, now + HOST_VALID),
-    )
+    certify_for(ca_key_pem, cluster, &host_name(cluster, host), public_key_der, (now - SKEW, now + life))
 }
 
 /// The same with every choice open; tests make bad certificates with it.
@@ -154,6 +150,13 @@ pub(super) fn certify_for(
 #[must_use]
 pub fn host_name(cluster: ClusterId, host: HostId) -> String {
     format!("host-{host}.{cluster}.rota")
+}
+
+/// SHA-256 of the public key that a certificate certifies, DER `SubjectPublicKeyInfo`.
+#[must_use]
+pub(super) fn certified_key(certificate: &CertificateDer<'_>) -> Option<[u8; 32]> {
+    let parsed = webpki::EndEntityCert::try_from(certificate).ok()?;
+    Some(sha256(&[parsed.subject_public_key_info().as_ref()]))
 }
 
 /// Reads such a name back; only the exact spelling counts.
@@ -283,7 +286,8 @@ mod tests {
         let ca = make(CLUSTER, SystemTime::now()).unwrap();
         let key = new_key().unwrap();
         let good = public_key_der(&key);
-        let certify = |der: &[u8]| certify(&ca.key_pem, CLUSTER, HostId(1), der, SystemTime::now());
+        let certify =
+            |der: &[u8]| certify(&ca.key_pem, CLUSTER, HostId(1), der, SystemTime::now(), HOST_LIFE);
         assert!(certify(&good).is_ok());
         let ed25519 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
         assert!(matches!(certify(&public_key_der(&ed25519)), Err(CaError::KeyKind)));

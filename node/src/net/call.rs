@@ -88,6 +88,7 @@ fn is_repeatable(request: &PeerRequest) -> bool {
         | PeerRequest::Renew { .. }
         | PeerRequest::ReadLog { .. }
         | PeerRequest::FindLog { .. }
+        | PeerRequest::Authority { .. }
         | PeerRequest::Session { .. }
         | PeerRequest::Lead(LeadAsk::Fit) => true,
         PeerRequest::Lead(LeadAsk::Move { .. })

@@ -28,7 +28,7 @@ pub enum ConnectError {
     Token(#[from] TokenError),
     /// The server belongs to another cluster.
     #[error(
-        "the host there belongs to another cluster than the one the token names: check address and token"
+        "the host there belongs to another cluster than the one the token names, or the cluster's authority was changed since: check address and token, or have a new token made"
     )]
     OtherCluster,
     /// No answer, or not the right one.

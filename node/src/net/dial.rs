@@ -3,12 +3,13 @@
 
 use super::link::{Class, Up};
 use super::transport::GOSSIP_IDLE;
-use super::{CloseCode, Inner, ca, tls, transport, wire};
+use super::{CloseCode, Inner, ca, live, tls, transport, wire};
 use quinn::{ClientConfig, ConnectionError};
-use rota_protocol::frame::{self, FrameKind, HELLO_VERSION, Hello, VERSION_MAX, VERSION_MIN};
+use rota_protocol::frame::{self, FrameKind, HELLO_VERSION, Hello, VERSION_MIN};
 use rota_protocol::{ErrorCode, HostId, PublicError};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 
 /// Largest greeting, in bytes.
@@ -61,6 +62,10 @@ impl Dialler {
 impl Inner {
     /// A connection to this very host, greeted.
     pub(super) async fn dial(self: &Arc<Self>, to: HostId, class: Class) -> Result<Up, DialError> {
+        if let Some(why) = self.credentials.trusted().revoked.get(&to) {
+            let message = format!("host {to} was revoked: {why}");
+            return Err(DialError::Refused(PublicError::new(ErrorCode::Unauthenticated, message)));
+        }
         let mut last = DialError::NoAddress(to);
         for text in self.addresses_of(to) {
             let resolved = timeout(self.timings.dial, resolve(&text)).await;
@@ -85,27 +90,39 @@ impl Inner {
         Err(last)
     }
 
+    /// This side's greeting of a peer.
+    pub(super) fn hello(&self) -> Hello {
+        Hello {
+            version_min: VERSION_MIN,
+            version_max: self.newest,
+            cluster: Some(self.cluster),
+            host: Some(self.host),
+            build: BUILD.to_owned(),
+        }
+    }
+
     async fn dial_at(&self, to: HostId, class: Class, addr: SocketAddr) -> Result<Up, DialError> {
         let failed = |why: String| DialError::Failed { addr: addr.to_string(), why };
-        let name = ca::host_name(self.identity.cluster, to);
+        let name = ca::host_name(self.cluster, to);
+        let generation = self.credentials.generation();
         let connection = self
             .endpoint
-            .connect_with(self.dialler.config(class), addr, &name)
+            .connect_with(self.credentials.dialler().config(class), addr, &name)
             .map_err(|e| failed(e.to_string()))?
             .await
             .map_err(|e| lost(&e, addr, to))?;
-        let hello = Hello {
-            version_min: VERSION_MIN,
-            version_max: VERSION_MAX,
-            cluster: Some(self.identity.cluster),
-            host: Some(self.identity.host),
-            build: BUILD.to_owned(),
-        };
-        match greet(&connection, &hello).await {
-            Ok((theirs, version))
-                if theirs.cluster == Some(self.identity.cluster) && theirs.host == Some(to) =>
-            {
-                Ok(Up::new(connection, version))
+        let trusted = self.credentials.trusted();
+        if let Some((code, why)) = trusted.refuse(to, live::certificate_of(&connection).as_ref()) {
+            code.close(&connection, &why);
+            return Err(DialError::NotTheHost { addr: addr.to_string(), wanted: to, why });
+        }
+        match greet(&connection, &self.hello()).await {
+            Ok((theirs, version)) if theirs.cluster == Some(self.cluster) && theirs.host == Some(to) => {
+                if let Some(old) = trusted.too_old(theirs.version_max) {
+                    CloseCode::Version.close(&connection, &old);
+                    return Err(DialError::Refused(PublicError::new(ErrorCode::Version, old)));
+                }
+                Ok(Up::new(connection, version, generation))
             }
             Ok((theirs, _)) => {
                 CloseCode::WrongCluster.close(&connection, "another host was wanted");
@@ -174,7 +191,9 @@ fn refusal(code: quinn::VarInt, reason: &[u8]) -> Option<PublicError> {
     let text = String::from_utf8_lossy(reason).into_owned();
     let code = match CloseCode::from_wire(code)? {
         CloseCode::Version => ErrorCode::Version,
-        CloseCode::WrongCluster | CloseCode::Unauthenticated => ErrorCode::Unauthenticated,
+        CloseCode::WrongCluster | CloseCode::Unauthenticated | CloseCode::Revoked => {
+            ErrorCode::Unauthenticated
+        }
         CloseCode::Busy
         | CloseCode::Done
         | CloseCode::Malformed
@@ -188,17 +207,34 @@ fn lost(error: &ConnectionError, addr: SocketAddr, wanted: HostId) -> DialError 
     let addr = addr.to_string();
     match error {
         // Certificate trouble, on either side, is a TLS alert.
-        ConnectionError::TransportError(e) => DialError::NotTheHost { addr, wanted, why: e.to_string() },
+        ConnectionError::TransportError(e) => {
+            DialError::NotTheHost { addr, wanted, why: with_clock(e.code, e.to_string()) }
+        }
         ConnectionError::ConnectionClosed(e)
             if e.error_code == quinn::TransportErrorCode::CONNECTION_REFUSED =>
         {
             DialError::Failed { addr, why: "it takes no more connections right now".to_owned() }
         }
         ConnectionError::ConnectionClosed(e) => {
-            DialError::NotTheHost { addr, wanted, why: format!("it refused this host: {e}") }
+            let why = with_clock(e.error_code, format!("it refused this host: {e}"));
+            DialError::NotTheHost { addr, wanted, why }
         }
         other => DialError::Failed { addr, why: other.to_string() },
     }
+}
+
+/// Says what a certificate outside its validity means (fault C1): TLS has one alert for those of yesterday and of
+/// tomorrow.
+fn with_clock(code: quinn::TransportErrorCode, why: String) -> String {
+    if code != quinn::TransportErrorCode::crypto(u8::from(rustls::AlertDescription::CertificateExpired)) {
+        return why;
+    }
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = super::validity::stamp(i64::try_from(now_s).unwrap_or(i64::MAX));
+    format!(
+        "{why}; one of the two hosts has a certificate that is not valid by the other's clock: check both clocks, this \
+         host's says {now}"
+    )
 }
 
 /// The addresses of `host:port`; a name is looked up.

@@ -93,12 +93,32 @@ fn read(path: &Path, forbidden: u32) -> Result<String, FileError> {
 }
 
 /// Writes a directory (0700) of files (0600): beside its place, synced, then renamed into it.
-pub(super) fn write_private_dir(dir: &Path, files: &[(&str, &str)]) -> Result<(), FileError> {
+pub(super) fn write_private_dir(dir: &Path, files: &[(&str, String)]) -> Result<(), FileError> {
+    put(dir, files, |staging| fs::rename(staging, dir))
+}
+
+/// The same in the place of a directory that is there: the two change places in one step, then the old one goes.
+pub(super) fn replace_private_dir(dir: &Path, files: &[(&str, String)]) -> Result<(), FileError> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    put(dir, files, |staging| {
+        renameat_with(CWD, staging, CWD, dir, RenameFlags::EXCHANGE)?;
+        Ok(())
+    })?;
+    // What a crash leaves is removed by the next write.
+    let _ = fs::remove_dir_all(dir.with_extension("new"));
+    Ok(())
+}
+
+fn put(
+    dir: &Path,
+    files: &[(&str, String)],
+    place: impl FnOnce(&Path) -> io::Result<()>,
+) -> Result<(), FileError> {
     let parent = dir.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(parent).map_err(|e| io_error(parent, e))?;
     let staging = dir.with_extension("new");
     let result = fill(&staging, files).and_then(|()| {
-        fs::rename(&staging, dir).map_err(|e| io_error(dir, e))?;
+        place(&staging).map_err(|e| io_error(dir, e))?;
         sync_dir(parent)
     });
     if result.is_err() {
@@ -108,7 +128,7 @@ pub(super) fn write_private_dir(dir: &Path, files: &[(&str, &str)]) -> Result<()
     result
 }
 
-fn fill(staging: &Path, files: &[(&str, &str)]) -> Result<(), FileError> {
+fn fill(staging: &Path, files: &[(&str, String)]) -> Result<(), FileError> {
     match fs::remove_dir_all(staging) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(io_error(staging, e)),
         _ => {}

@@ -7,7 +7,7 @@
 
 use super::ca::{self, CaError, Fingerprint};
 use super::files::{self, FileError};
-use super::pem::{check_chain, check_pair, malformed, one_certificate, one_key};
+use super::pem::{authorities, check_chain, check_pair, malformed, one_certificate, one_key};
 use rota_protocol::limits::NAME_BYTES_MAX;
 use rota_protocol::{ClusterId, HostId};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -21,7 +21,7 @@ use std::time::SystemTime;
 const DIR: &str = "identity";
 const CLUSTER: &str = "cluster.toml";
 pub(super) const CA: &str = "ca.pem";
-const CA_KEY: &str = "ca-key.pem";
+pub(super) const CA_KEY: &str = "ca-key.pem";
 pub(super) const HOST: &str = "host.pem";
 const HOST_KEY: &str = "host-key.pem";
 /// The format of `cluster.toml`.
@@ -70,12 +70,18 @@ pub enum IdentityError {
         wanted: String,
     },
     /// Outside its validity.
-    #[error("{} is {what} by this host's clock: check the clock; if it is right, move the data directory away and join again", path.display())]
+    #[error("{} is {what} by this host's clock, which says {now}; it is valid from {from} to {to}: check the clock", path.display())]
     Validity {
         /// The certificate file.
         path: PathBuf,
         /// `expired` or `not valid yet`.
         what: &'static str,
+        /// This host's clock.
+        now: String,
+        /// When it begins.
+        from: String,
+        /// When it ends.
+        to: String,
     },
     /// A name that cannot be taken.
     #[error(
@@ -106,12 +112,21 @@ pub struct Identity {
     /// Peers to dial first: id and address, as told at the join.
     pub seeds: Vec<(HostId, String)>,
     pems: Pems,
-    ca: CertificateDer<'static>,
+    /// The one that signs first.
+    authorities: Vec<Authority>,
     certificate: CertificateDer<'static>,
     key: Arc<PrivateKeyDer<'static>>,
 }
 
-/// The four PEM texts.
+/// A certificate authority with its key.
+#[derive(Clone)]
+pub(super) struct Authority {
+    pub(super) certificate: CertificateDer<'static>,
+    pub(super) pem: String,
+    pub(super) key_pem: String,
+}
+
+/// The four PEM texts; the authorities' may each hold two, in the same order.
 #[derive(Clone)]
 pub(super) struct Pems {
     pub(super) ca: String,
@@ -164,7 +179,8 @@ pub fn found_cluster(data: &Path, cluster_name: &str, host_name: &str) -> Result
     let host = HostId(1);
     let authority = ca::make(cluster, now)?;
     let key = ca::new_key()?;
-    let certificate = ca::certify(&authority.key_pem, cluster, host, &ca::public_key_der(&key), now)?;
+    let certificate =
+        ca::certify(&authority.key_pem, cluster, host, &ca::public_key_der(&key), now, ca::HOST_LIFE)?;
     let draft = Draft {
         host,
         cluster,
@@ -238,6 +254,11 @@ impl Identity {
     }
 
     pub(super) fn load_at(data: &Path, now: SystemTime) -> Result<Self, IdentityError> {
+        Self::check(Self::read(data)?, &Self::dir(data), now)
+    }
+
+    /// Reads the files; what they say is not checked yet.
+    pub(super) fn read(data: &Path) -> Result<Draft, IdentityError> {
         let dir = data.join(DIR);
         if !dir.exists() {
             return Err(IdentityError::Missing(dir));
@@ -251,7 +272,7 @@ impl Identity {
                 &format!("format {} is not {FORMAT}, the one this build reads", file.format),
             ));
         }
-        let draft = Draft {
+        Ok(Draft {
             host: HostId(file.host),
             cluster: file.cluster,
             cluster_name: file.cluster_name,
@@ -263,8 +284,7 @@ impl Identity {
                 host: files::read_text(&dir.join(HOST))?,
                 host_key: files::read_private(&dir.join(HOST_KEY))?,
             },
-        };
-        Self::check(draft, &dir, now)
+        })
     }
 
     /// Checks that the parts belong together and are valid now. `dir` is for messages.
@@ -281,11 +301,9 @@ impl Identity {
                 "the list of peers is too long or holds a bad address",
             ));
         }
-        let ca = one_certificate(&dir.join(CA), &pems.ca)?;
-        let ca_key = one_key(&dir.join(CA_KEY), &pems.ca_key)?;
+        let authorities = authorities(dir, &pems.ca, &pems.ca_key)?;
         let certificate = one_certificate(&dir.join(HOST), &pems.host)?;
         let key = one_key(&dir.join(HOST_KEY), &pems.host_key)?;
-        check_pair(dir, (CA, &ca), (CA_KEY, &ca_key))?;
         check_pair(dir, (HOST, &certificate), (HOST_KEY, &key))?;
         let wanted = ca::host_name(cluster, host);
         match ca::named_host(&certificate) {
@@ -298,36 +316,38 @@ impl Identity {
                 });
             }
         }
-        check_chain(dir, &ca, &certificate, now)?;
-        Ok(Self { host, cluster, cluster_name, host_name, seeds, pems, ca, certificate, key: Arc::new(key) })
+        check_chain(dir, &authorities, &certificate, now)?;
+        let key = Arc::new(key);
+        Ok(Self { host, cluster, cluster_name, host_name, seeds, pems, authorities, certificate, key })
     }
 
     /// Writes it, whole or not at all.
     pub(super) fn store(&self, data: &Path) -> Result<(), IdentityError> {
         Self::check_absent(data)?;
-        let dir = Self::dir(data);
-        let cluster = self.cluster_toml();
-        files::write_private_dir(
-            &dir,
-            &[
-                (CLUSTER, &cluster),
-                (CA, &self.pems.ca),
-                (CA_KEY, &self.pems.ca_key),
-                (HOST, &self.pems.host),
-                (HOST_KEY, &self.pems.host_key),
-            ],
-        )?;
+        files::write_private_dir(&Self::dir(data), &self.files())?;
         Ok(())
+    }
+
+    /// Writes it in the place of the one that is there, whole or not at all.
+    pub(super) fn replace(&self, data: &Path) -> Result<(), IdentityError> {
+        files::replace_private_dir(&Self::dir(data), &self.files())?;
+        Ok(())
+    }
+
+    fn files(&self) -> [(&'static str, String); 5] {
+        let Pems { ca, ca_key, host, host_key } = self.pems.clone();
+        [(CLUSTER, self.cluster_toml()), (CA, ca), (CA_KEY, ca_key), (HOST, host), (HOST_KEY, host_key)]
     }
 
     /// The authority's fingerprint, as tokens name it.
     #[must_use]
     pub fn ca_fingerprint(&self) -> Fingerprint {
-        Fingerprint::of(&self.ca)
+        self.authorities.first().map_or(Fingerprint([0; 32]), |ca| Fingerprint::of(&ca.certificate))
     }
 
-    pub(super) fn ca(&self) -> &CertificateDer<'static> {
-        &self.ca
+    /// At least one, the one that signs first.
+    pub(super) fn authorities(&self) -> &[Authority] {
+        &self.authorities
     }
 
     pub(super) fn certificate(&self) -> &CertificateDer<'static> {

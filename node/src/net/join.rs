@@ -50,7 +50,7 @@ pub enum JoinError {
     },
     /// The server belongs to another cluster.
     #[error(
-        "the host at {0} belongs to another cluster than the one the token names: check address and token; the token was not sent"
+        "the host at {0} belongs to another cluster than the one the token names, or the cluster's authority was changed since: check address and token, or make a new token; the token was not sent"
     )]
     OtherCluster(String),
     /// The cluster refused.
@@ -125,7 +125,11 @@ async fn ask(token: &TokenText, peer_addr: &str, request: &JoinRequest) -> Resul
     }
 }
 
-async fn ask_once(token: &TokenText, peer_addr: &str, request: &JoinRequest) -> Result<JoinGrant, JoinError> {
+pub(super) async fn ask_once(
+    token: &TokenText,
+    peer_addr: &str,
+    request: &JoinRequest,
+) -> Result<JoinGrant, JoinError> {
     let unreachable = |why: String| JoinError::Unreachable { addr: peer_addr.to_owned(), why };
     let lost = || JoinError::Lost(peer_addr.to_owned());
     let (connection, endpoint) =
@@ -199,11 +203,12 @@ pub fn issue(
     peers: Vec<(HostId, String)>,
 ) -> Result<JoinGrant, CaError> {
     let certificate_pem = ca::certify(
-        &identity.pems().ca_key,
+        identity.signing_key(),
         identity.cluster,
         host,
         &request.public_key_der,
         SystemTime::now(),
+        ca::HOST_LIFE,
     )?;
     Ok(JoinGrant {
         cluster: identity.cluster,

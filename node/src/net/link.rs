@@ -33,6 +33,7 @@ impl Class {
             | PeerRequest::ReadLog { .. }
             | PeerRequest::FindLog { .. }
             | PeerRequest::Signal { .. }
+            | PeerRequest::Authority { .. }
             | PeerRequest::Session { .. }
             | PeerRequest::Lead(_) => Self::Rest,
         }
@@ -44,14 +45,16 @@ impl Class {
 pub(super) struct Up {
     pub(super) connection: quinn::Connection,
     pub(super) version: u16,
+    /// Of the certificate that it was made with.
+    generation: u64,
     /// Of the last call, in ms since `born`.
     used_ms: AtomicU64,
     born: Instant,
 }
 
 impl Up {
-    pub(super) fn new(connection: quinn::Connection, version: u16) -> Self {
-        Self { connection, version, used_ms: AtomicU64::new(0), born: Instant::now() }
+    pub(super) fn new(connection: quinn::Connection, version: u16, generation: u64) -> Self {
+        Self { connection, version, generation, used_ms: AtomicU64::new(0), born: Instant::now() }
     }
 
     fn alive(&self) -> bool {
@@ -117,6 +120,35 @@ impl Link {
             shared: Mutex::new(Shared { state: State::Idle, dials: 0, failures: 0 }),
             changed: watch::Sender::new(()),
         }
+    }
+
+    pub(super) fn to(&self) -> HostId {
+        self.to
+    }
+
+    pub(super) fn class(&self) -> Class {
+        self.class
+    }
+
+    /// Of the certificate that its live connection was made with.
+    pub(super) fn generation(&self) -> Option<u64> {
+        match &self.lock().state {
+            State::Up(up) if up.alive() => Some(up.generation),
+            _ => None,
+        }
+    }
+
+    /// Puts a connection in the place of the live one, which it gives back; its calls go on there.
+    pub(super) fn exchange(&self, fresh: Up) -> Option<Arc<Up>> {
+        let mut shared = self.lock();
+        let State::Up(old) = &shared.state else {
+            // A dial is under way or was given up: that one is as new.
+            super::CloseCode::Done.close(&fresh.connection, "");
+            return None;
+        };
+        let old = old.clone();
+        shared.state = State::Up(Arc::new(fresh));
+        Some(old)
     }
 
     /// The connection, if there is a live one.

@@ -18,12 +18,16 @@ pub mod gossip;
 mod identity;
 mod join;
 mod link;
+mod live;
 mod pem;
+mod renewal;
 mod secret;
 mod serve;
 mod server;
 mod tls;
 mod transport;
+mod trusted;
+mod validity;
 mod wire;
 
 #[cfg(test)]
@@ -36,21 +40,24 @@ pub use client::{ConnectError, connect_api};
 pub use files::FileError;
 pub use identity::{Identity, IdentityError, found_cluster, keep_keys_out_of_dumps};
 pub use join::{JoinError, issue, join, join_request_id};
+pub use renewal::{new_authority, print_of_key};
 pub use rota_consensus::{LinkError, PeerLink};
 pub use secret::{TokenError, TokenKind, TokenText, hash_secret, mint_secret, same_secret};
 pub use tls::{ALPN_API, ALPN_JOIN, ALPN_PEER, TlsError};
 pub use transport::NetTimings;
+pub use trusted::Trusted;
+pub use validity::{stamp, validity_s};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use link::{Class, Link};
 use quinn::{AsyncUdpSocket, Connection, Endpoint, VarInt};
-use rota_protocol::HostId;
 use rota_protocol::frame::{FrameKind, VERSION_MAX};
 use rota_protocol::gossip::GossipPacket;
 use rota_protocol::limits::GOSSIP_BYTES_MAX;
 use rota_protocol::peer::{JoinReply, JoinRequest, PeerReply, PeerRequest};
+use rota_protocol::{ClusterId, HostId};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -91,6 +98,8 @@ pub struct NetConfig {
     pub listen: SocketAddr,
     /// Timers.
     pub timings: NetTimings,
+    /// The newest version that this peer says it speaks: an older build's, where one is tried out.
+    pub newest: u16,
     /// A socket to use in place of one bound to `listen`: fault injection, simulation.
     pub socket: Option<Arc<dyn AsyncUdpSocket>>,
     /// Makes connection ids and timers' jitter repeatable: simulation only, they become guessable.
@@ -101,7 +110,8 @@ impl NetConfig {
     /// With default timers and a real socket.
     #[must_use]
     pub fn new(identity: Arc<Identity>, listen: SocketAddr) -> Self {
-        Self { identity, listen, timings: NetTimings::default(), socket: None, rng_seed: None }
+        let (timings, newest) = (NetTimings::default(), VERSION_MAX);
+        Self { identity, listen, timings, newest, socket: None, rng_seed: None }
     }
 }
 
@@ -132,10 +142,12 @@ pub struct Net {
 }
 
 struct Inner {
-    identity: Arc<Identity>,
+    host: HostId,
+    cluster: ClusterId,
+    newest: u16,
+    credentials: live::Credentials,
     endpoint: Endpoint,
     timings: NetTimings,
-    dialler: dial::Dialler,
     handler: Arc<dyn PeerHandler>,
     doors: server::Doors,
     joins: join::PerSecond,
@@ -159,7 +171,7 @@ impl Net {
     /// # Errors
     /// The port cannot be had, or the identity is not usable.
     pub async fn start(config: NetConfig, handler: Arc<dyn PeerHandler>) -> Result<Arc<Self>, NetError> {
-        let NetConfig { identity, listen, timings, socket, rng_seed } = config;
+        let NetConfig { identity, listen, timings, newest, socket, rng_seed } = config;
         let server_config = server::config(&identity, &timings)?;
         let dialler = dial::Dialler::new(&identity, &timings)?;
         let runtime = quinn::default_runtime().ok_or(NetError::NoRuntime)?;
@@ -173,10 +185,12 @@ impl Net {
         }
         .map_err(|source| NetError::Listen { addr: listen, source })?;
         let inner = Arc::new(Inner {
-            identity,
+            host: identity.host,
+            cluster: identity.cluster,
+            newest: newest.min(VERSION_MAX),
+            credentials: live::Credentials::new(identity.clone(), dialler),
             endpoint,
             timings,
-            dialler,
             handler,
             doors: server::Doors::new(),
             joins: join::PerSecond::new(),
@@ -184,7 +198,7 @@ impl Net {
             addresses: Mutex::default(),
             gossip_waiting: Arc::new(Semaphore::new(GOSSIP_WAITING_MAX)),
         });
-        for (host, addr) in &inner.identity.seeds {
+        for (host, addr) in &identity.seeds {
             inner.set_address(*host, addr.clone(), true);
         }
         tokio::spawn(server::accept(inner.clone()));
@@ -213,18 +227,19 @@ impl Net {
     /// Sends a gossip datagram, if it can be had without waiting: unreliable, as a network is. Longer ones than
     /// [`GOSSIP_BYTES_MAX`] are dropped.
     pub fn gossip_send(&self, to: HostId, bytes: Vec<u8>) {
-        if to == self.inner.identity.host || bytes.len() > GOSSIP_BYTES_MAX {
+        if to == self.inner.host || bytes.len() > GOSSIP_BYTES_MAX {
             return;
         }
         let packet = GossipPacket { bytes };
-        let Ok(frame) = crate::framing::encode_message(VERSION_MAX, FrameKind::Gossip, &packet) else {
-            return;
+        let framed = move |version: u16| {
+            crate::framing::encode_message(version, FrameKind::Gossip, &packet).map(Bytes::from)
         };
-        let frame = Bytes::from(frame);
         let link = self.inner.link(to, Class::Gossip);
         if let Some(up) = link.up() {
-            // Too large or gone: the packet is lost, and gossip bears that.
-            let _ = up.connection.send_datagram(frame);
+            if let Ok(frame) = framed(up.version) {
+                // Too large or gone: the packet is lost, and gossip bears that.
+                let _ = up.connection.send_datagram(frame);
+            }
             return;
         }
         let Ok(permit) = self.inner.gossip_waiting.clone().try_acquire_owned() else {
@@ -233,17 +248,13 @@ impl Net {
         let inner = self.inner.clone();
         tokio::spawn(async move {
             let deadline = Instant::now() + GOSSIP_DIAL_TIME;
-            if let Ok(up) = link.connected(&inner, deadline).await {
+            if let Ok(up) = link.connected(&inner, deadline).await
+                && let Ok(frame) = framed(up.version)
+            {
                 let _ = up.connection.send_datagram(frame);
             }
             drop(permit);
         });
-    }
-
-    /// Who this host is.
-    #[must_use]
-    pub fn identity(&self) -> &Arc<Identity> {
-        &self.inner.identity
     }
 
     /// Ends every connection and stops listening; calls under way fail.
@@ -271,7 +282,7 @@ impl PeerLink for Net {
         ttl: Duration,
     ) -> BoxFuture<'static, Result<PeerReply, LinkError>> {
         let inner = self.inner.clone();
-        if to == inner.identity.host {
+        if to == inner.host {
             // A call to itself needs no network, and obeys the same rules.
             return async move {
                 authorize(to, &request).map_err(LinkError::Refused)?;
@@ -353,6 +364,8 @@ enum CloseCode {
     ShuttingDown = 6,
     /// No call for a long time.
     Unused = 7,
+    /// The cluster trusts this host no more.
+    Revoked = 8,
 }
 
 impl CloseCode {
@@ -370,6 +383,7 @@ impl CloseCode {
             5 => Self::Busy,
             6 => Self::ShuttingDown,
             7 => Self::Unused,
+            8 => Self::Revoked,
             _ => return None,
         })
     }

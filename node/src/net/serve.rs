@@ -26,7 +26,7 @@ const FAREWELL_TIME: Duration = Duration::from_secs(2);
 
 /// Serves a peer's connection until it ends.
 pub(super) async fn peer(inner: &Arc<Inner>, connection: &Connection, from: HostId, version: u16) {
-    let datagrams = tokio::spawn(datagrams(inner.clone(), connection.clone(), from));
+    let datagrams = tokio::spawn(datagrams(inner.clone(), connection.clone(), (from, version)));
     // Streams are counted until their handler is done, not until the caller loses interest.
     let streams = Arc::new(Semaphore::new(transport::PEER_STREAMS_MAX as usize));
     while let Ok(permit) = streams.clone().acquire_owned().await {
@@ -42,20 +42,20 @@ pub(super) async fn peer(inner: &Arc<Inner>, connection: &Connection, from: Host
     datagrams.abort();
 }
 
-async fn datagrams(inner: Arc<Inner>, connection: Connection, from: HostId) {
+async fn datagrams(inner: Arc<Inner>, connection: Connection, (from, version): (HostId, u16)) {
     while let Ok(bytes) = connection.read_datagram().await {
-        match gossip_packet(&bytes) {
+        match gossip_packet(&bytes, version) {
             Some(packet) => inner.handler.gossip(from, packet.bytes),
             None => tracing::debug!(host = %from, "malformed datagram dropped"),
         }
     }
 }
 
-/// Reads a datagram: one frame, and nothing after it.
-pub(super) fn gossip_packet(bytes: &[u8]) -> Option<GossipPacket> {
+/// Reads a datagram: one frame of the agreed version, and nothing after it.
+pub(super) fn gossip_packet(bytes: &[u8], agreed: u16) -> Option<GossipPacket> {
     let (header, body) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     let header = frame::Header::from_bytes(*header).ok()?;
-    if header.kind != FrameKind::Gossip || header.len as usize != body.len() {
+    if header.kind != FrameKind::Gossip || header.version != agreed || header.len as usize != body.len() {
         return None;
     }
     // The list's own length stands before it: at most nine bytes.
@@ -141,6 +141,7 @@ pub(super) async fn joiner(inner: &Arc<Inner>, connection: &Connection, version:
             tracing::info!(%remote, host = %grant.host, name = %request.host_name, "host admitted");
         }
         JoinReply::Refused(refused) => {
+            inner.credentials.refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             tracing::warn!(%remote, name = %request.host_name, %refused, "host refused");
         }
     }

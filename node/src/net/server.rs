@@ -3,14 +3,14 @@
 //! Strangers get little: a bounded number of handshakes at once, address validation (QUIC Retry) when many are
 //! half-open, small windows and few streams until it is known who came. Limits come before memory.
 
-use super::dial::{BUILD, HELLO_BYTES_MAX};
-use super::{ApiStream, CloseCode, Inner, ca, tls, transport, wire};
+use super::dial::HELLO_BYTES_MAX;
+use super::live::Listed;
+use super::{ApiStream, CloseCode, Inner, ca, live, tls, transport, wire};
 use crate::framing;
 use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connection, Incoming, ServerConfig, VarInt};
-use rota_protocol::frame::{self, FrameKind, HELLO_VERSION, Hello, VERSION_MAX, VERSION_MIN};
+use rota_protocol::frame::{self, FrameKind, HELLO_VERSION, Hello, VERSION_MIN};
 use rota_protocol::{HostId, PublicError};
-use rustls::pki_types::CertificateDer;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -164,22 +164,35 @@ async fn admit_peer(inner: &Arc<Inner>, connection: Connection, permit: OwnedSem
         return;
     };
     let check = |hello: &Hello| {
-        if hello.cluster != Some(inner.identity.cluster) {
+        if hello.cluster != Some(inner.cluster) {
             return Err((CloseCode::WrongCluster, "this is another cluster".to_owned()));
         }
         if hello.host != Some(from) {
             let text = format!("the certificate is that of host {from}");
             return Err((CloseCode::Unauthenticated, text));
         }
-        Ok(())
+        match inner.credentials.trusted().too_old(hello.version_max) {
+            Some(text) => Err((CloseCode::Version, text)),
+            None => Ok(()),
+        }
     };
+    let _listed = match Listed::new(&inner.credentials, from, &connection) {
+        Ok(listed) => listed,
+        Err((code, why)) => {
+            tracing::info!(host = %from, why, "a connection is refused");
+            return code.close(&connection, &why);
+        }
+    };
+    let left = live::certificate_of(&connection).map_or(Duration::ZERO, |shown| live::left_of(&shown));
     let Some(version) = greeted(inner, &connection, check).await else {
         return;
     };
     drop(permit);
     connection.set_max_concurrent_bi_streams(VarInt::from_u32(transport::PEER_STREAMS_MAX));
     connection.set_receive_window(VarInt::from_u32(transport::PEER_WINDOW));
-    super::serve::peer(inner, &connection, from, version).await;
+    if timeout(left, super::serve::peer(inner, &connection, from, version)).await.is_err() {
+        CloseCode::Unauthenticated.close(&connection, "the certificate of this connection has ended");
+    }
 }
 
 async fn admit_joiner(inner: &Arc<Inner>, connection: Connection, permit: OwnedSemaphorePermit) {
@@ -224,9 +237,8 @@ async fn admit_client(inner: &Arc<Inner>, connection: Connection, permit: OwnedS
 /// The host that a connection's certificate names, if it has one of ours. The handshake has checked the chain and
 /// the validity.
 fn caller(inner: &Inner, connection: &Connection) -> Option<HostId> {
-    let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
-    let (cluster, host) = ca::named_host(chain.first()?)?;
-    (cluster == inner.identity.cluster).then_some(host)
+    let (cluster, host) = ca::named_host(&live::certificate_of(connection)?)?;
+    (cluster == inner.cluster).then_some(host)
 }
 
 /// The server's side of the greeting, on the connection's first stream. `None`: the connection was closed.
@@ -248,7 +260,7 @@ async fn greeted(
                 }
             };
         let range = (theirs.version_min, theirs.version_max);
-        let version = match frame::negotiate((VERSION_MIN, VERSION_MAX), range) {
+        let version = match frame::negotiate((VERSION_MIN, inner.newest), range) {
             Ok(version) => version,
             Err(PublicError { message, .. }) => {
                 CloseCode::Version.close(connection, &message);
@@ -259,14 +271,7 @@ async fn greeted(
             code.close(connection, &text);
             return None;
         }
-        let ours = Hello {
-            version_min: VERSION_MIN,
-            version_max: VERSION_MAX,
-            cluster: Some(inner.identity.cluster),
-            host: Some(inner.identity.host),
-            build: BUILD.to_owned(),
-        };
-        let bytes = framing::encode_message(HELLO_VERSION, FrameKind::Hello, &ours).ok()?;
+        let bytes = framing::encode_message(HELLO_VERSION, FrameKind::Hello, &inner.hello()).ok()?;
         wire::WholeSend::new(send).send(&bytes).await.ok()?;
         Some(version)
     };

@@ -56,7 +56,7 @@ pub(super) fn server_config(identity: &Identity) -> Result<Arc<QuicServerConfig>
         .with_client_cert_verifier(verifier)
         .with_single_cert(
             // The authority goes along for those who know only its fingerprint.
-            vec![identity.certificate().clone(), identity.ca().clone()],
+            identity.shown_chain(),
             identity.key(),
         )
         .map_err(tls_error)?;
@@ -105,6 +105,16 @@ pub(super) fn pinned_client_config_showing(
     finish_client(config, alpn)
 }
 
+/// A client that would send early data if it were ever given a ticket: for tests.
+#[cfg(test)]
+pub(super) fn willing_client_config(ca: Fingerprint, alpn: &[u8]) -> Result<Arc<QuicClientConfig>, TlsError> {
+    let foreign = Arc::new(AtomicBool::new(false));
+    let mut config = client_builder(Arc::new(PinnedCa { ca, foreign }))?.with_no_client_auth();
+    config.alpn_protocols = vec![alpn.to_vec()];
+    config.enable_early_data = true;
+    QuicClientConfig::try_from(config).map(Arc::new).map_err(tls_error)
+}
+
 fn client_builder(
     verifier: Arc<dyn ServerCertVerifier>,
 ) -> Result<rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert>, TlsError> {
@@ -124,7 +134,9 @@ fn finish_client(mut config: rustls::ClientConfig, alpn: &[u8]) -> Result<Arc<Qu
 
 fn roots(identity: &Identity) -> Result<Arc<RootCertStore>, TlsError> {
     let mut roots = RootCertStore::empty();
-    roots.add(identity.ca().clone()).map_err(tls_error)?;
+    for authority in identity.authorities() {
+        roots.add(authority.certificate.clone()).map_err(tls_error)?;
+    }
     Ok(Arc::new(roots))
 }
 

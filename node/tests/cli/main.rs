@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod agent;
+mod keys;
 
 use agent::{Agent, CAPPED, CUT, ENDS, HELD};
 use rustix::process::{Pid, Signal, kill_process};

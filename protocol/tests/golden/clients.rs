@@ -103,6 +103,7 @@ pub(crate) fn api_calls() -> Vec<(&'static str, ApiCall)> {
         ("Changes", ApiRequest::Changes { after: Some(301) }),
         ("Hosts within", ApiRequest::Hosts { freshness: Freshness::Within(2_000) }),
     ];
+    let requests: Vec<_> = requests.into_iter().chain(super::trust::requests()).collect();
     let session = |(label, ask)| {
         let call = SessionCall { job: JobId(70_000), index: 3, attempt: Some(token()), session: 9, ask };
         (label, ApiRequest::Session(Box::new(call)))
@@ -425,6 +426,7 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
             }),
         ),
         ("Aged", ApiReply::Aged { age_ms: 120, reply: Box::new(ApiReply::Done) }),
+        ("Trust", super::trust::reply()),
     ];
     let mut answers: Vec<_> = (1_000..)
         .zip(replies)

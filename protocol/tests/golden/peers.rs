@@ -51,6 +51,7 @@ pub(crate) fn peer_requests() -> Vec<(&'static str, PeerRequest)> {
         ),
         ("Lead fit", PeerRequest::Lead(LeadAsk::Fit)),
         ("Lead move", PeerRequest::Lead(LeadAsk::Move { to: Some(HostId(2)) })),
+        ("Authority", super::trust::peer_request()),
     ]
 }
 
@@ -74,6 +75,7 @@ pub(crate) fn peer_replies() -> Vec<(&'static str, PeerReply)> {
             "Lead moved",
             PeerReply::Lead(LeadNews::Moved(LeadMoved { from: HostId(1), to: HostId(2), took_ms: 31 })),
         ),
+        ("Authority", super::trust::peer_reply()),
     ]
 }
 

@@ -160,6 +160,7 @@ pub(crate) fn registration() -> HostRegistration {
             notes: HostNotes {
                 warnings: vec![text("a card does not tell its memory")],
                 set_aside: vec![device("GPU-3", DeviceKind::Other, DeviceHealth::Healthy)],
+                reads: 2,
             },
         },
     }
@@ -386,6 +387,7 @@ pub(crate) fn later_commands() -> Vec<(&'static str, Command)> {
         ("Tend clear", tend(Tending::Clear { uuid: device() })),
         ("Tend cap", tend(Tending::BreakerCap { hosts: Some(3) })),
         ("Tend reset", tend(Tending::BreakerReset)),
+        ("RaiseVersion", Command::RaiseVersion { to: 3 }),
     ];
     let layouts = [
         ("Submit any", Layout::Any),

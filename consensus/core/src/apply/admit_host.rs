@@ -25,7 +25,7 @@ pub(super) fn apply(
             return Err(PublicError::new(ErrorCode::Unauthenticated, message));
         }
     };
-    if wanted.is_some_and(|wanted| wanted != host_name) {
+    if wanted.is_some_and(|wanted| !is_meant(state, wanted, host_name)) {
         let message = format!("the token is for another host than '{host_name}'");
         return Err(PublicError::new(ErrorCode::Forbidden, message));
     }
@@ -39,6 +39,15 @@ pub(super) fn apply(
         return Err(PublicError::new(ErrorCode::TooLarge, format!("{HOSTS_MAX} hosts are the most")));
     }
     state.tokens.remove(token);
+    state.trust.made.remove(token);
     let host = create_cluster::admit(state, step, host_name, addr);
     Ok(Outcome::HostAdmitted { host })
+}
+
+/// A token is for one name, or, from version 3 on, for a pool of names: `gpu-*`.
+fn is_meant(state: &State, wanted: &str, host_name: &str) -> bool {
+    match wanted.strip_suffix('*') {
+        Some(pool) if state.version() >= 3 => host_name.starts_with(pool),
+        _ => wanted == host_name,
+    }
 }

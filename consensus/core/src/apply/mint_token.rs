@@ -5,11 +5,13 @@ use crate::spec::check_name;
 use crate::state::State;
 use crate::state::token::{StoredToken, TOKENS_MAX};
 use rota_protocol::command::{Outcome, SecretHash, TokenUse};
+use rota_protocol::job::Actor;
 use rota_protocol::{ErrorCode, PublicError};
 
 pub(super) fn apply(
     state: &mut State,
     step: &mut Step,
+    maker: &Actor,
     token: &SecretHash,
     usage: &TokenUse,
     expires_at_ms: u64,
@@ -42,5 +44,10 @@ pub(super) fn apply(
     }
     let stored = StoredToken { usage: usage.clone(), expires_at_ms };
     state.tokens.insert(*token, stored);
+    if state.version() >= 3 {
+        let kept = &state.tokens;
+        state.trust.made.retain(|hash, _| kept.contains(hash));
+        state.trust.made.insert(*token, (format!("{}/{}", maker.tenant, maker.user), step.now_ms));
+    }
     Ok(Outcome::Done)
 }

@@ -4,6 +4,7 @@
 
 mod adjust;
 mod admit_host;
+mod audit;
 mod blame;
 mod cancel;
 mod care;
@@ -18,6 +19,7 @@ mod health;
 mod lapse;
 mod mint_token;
 mod promise;
+mod raise_version;
 mod register_host;
 mod report;
 mod reserve;
@@ -26,17 +28,19 @@ mod settle;
 mod start;
 mod submit;
 mod tend;
+mod trust;
 mod undrain;
 
 pub use evict::{EVICTED_PER_GAINED_MAX, PREEMPT_GAP};
+pub(crate) use trust::token_id;
 
 use crate::hash::Digest;
 use crate::state::State;
 use crate::state::job::Job;
-use rota_protocol::command::{Command, Entry, LOG_FORMAT, Outcome, Proposal, least_role};
+use rota_protocol::command::{Command, Entry, Outcome, Proposal, least_role};
 use rota_protocol::job::{Actor, Role};
 use rota_protocol::limits::REASON_BYTES_MAX;
-use rota_protocol::{ErrorCode, HostId, JobId, PublicError, RequestId, Token, codec};
+use rota_protocol::{ErrorCode, HostId, JobId, PublicError, RequestId, Token, codec, version};
 use serde::Serialize;
 
 /// What one entry did: one outcome for each proposal, in order, and what watchers want to know.
@@ -80,6 +84,8 @@ pub enum Event {
     HostChanged(HostId),
     /// Capacity or the queue changed: planning may find something now. At most once for each entry, and last.
     PlanNeeded,
+    /// Whom the cluster trusts, or its version, is not what it was.
+    TrustChanged,
 }
 
 /// What a command sees besides the state, and where it notes what happened.
@@ -144,8 +150,8 @@ impl State {
     }
 
     fn refuse_entry(&self, index: u64, entry: &Entry) -> Option<PublicError> {
-        if entry.format > LOG_FORMAT {
-            let message = format!("log format {} is newer than {LOG_FORMAT}", entry.format);
+        if entry.format > version::NEWEST {
+            let message = format!("log format {} is newer than {}", entry.format, version::NEWEST);
             return Some(PublicError::new(ErrorCode::Version, message));
         }
         if index <= self.meta.applied_index {
@@ -182,7 +188,10 @@ fn propose(state: &mut State, step: &mut Step, proposal: Proposal) -> Outcome {
             return Outcome::Refused(busy.retry_after(60_000));
         }
     }
-    let outcome = command(state, step, &actor, asked).unwrap_or_else(Outcome::Refused);
+    let line = audit::line(state, &actor, &asked);
+    let result = command(state, step, &actor, asked);
+    audit::note(state, step, &actor, line, &result);
+    let outcome = result.unwrap_or_else(Outcome::Refused);
     if named {
         state.dedup.remember(request, &actor, &outcome, step.now_ms);
     }
@@ -198,6 +207,14 @@ fn command(state: &mut State, step: &mut Step, actor: &Actor, command: Command) 
     }
     if state.cluster().is_none() && !matches!(command, Command::CreateCluster { .. }) {
         return Err(PublicError::new(ErrorCode::Conflict, "the cluster is not created yet"));
+    }
+    let (needed, now) = (version::needs(&command), state.version());
+    if needed > now {
+        let message = format!(
+            "this needs version {needed} of the cluster, which is at {now}: `rota cluster version --raise` when all hosts \
+             are upgraded"
+        );
+        return Err(PublicError::new(ErrorCode::Version, message));
     }
     match command {
         Command::CreateCluster { cluster, name, host_name, addr } => {
@@ -215,7 +232,7 @@ fn command(state: &mut State, step: &mut Step, actor: &Actor, command: Command) 
         }
         Command::UndrainHost { host } => undrain::apply(state, step, host),
         Command::MintToken { token, usage, expires_at_ms } => {
-            mint_token::apply(state, step, &token, &usage, expires_at_ms)
+            mint_token::apply(state, step, actor, &token, &usage, expires_at_ms)
         }
         Command::Submit { spec } => submit::apply(state, step, actor, spec),
         Command::Cancel { job, index } => cancel::apply(state, step, actor, job, index),
@@ -230,6 +247,8 @@ fn command(state: &mut State, step: &mut Step, actor: &Actor, command: Command) 
         Command::Unreserve { name } => reserve::remove(state, step, &name),
         Command::Health { host, report } => health::apply(state, step, host, &report),
         Command::Tend { tending } => tend::apply(state, step, actor, &tending),
+        Command::RaiseVersion { to } => raise_version::apply(state, step, to),
+        Command::Trust { change } => trust::apply(state, step, actor, &change),
     }
 }
 

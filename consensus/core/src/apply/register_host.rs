@@ -4,7 +4,7 @@
 //! the host's live attempts end as lost. The same boot keeps epoch and attempts (the agent was restarted, or a
 //! device's health changed).
 
-use super::{Answer, Event, Step, check_addr, end, health, no_host};
+use super::{Answer, Event, Step, check_addr, end, health, no_host, raise_version};
 use crate::spec::check_name;
 use crate::state::State;
 use crate::state::care::shown;
@@ -12,7 +12,7 @@ use crate::state::host::{FOREIGN, HostLife};
 use rota_protocol::command::Outcome;
 use rota_protocol::device::{DeviceFacts, DeviceHealth, HostFacts, HostNotes, HostRegistration};
 use rota_protocol::limits::{HOST_DEVICES_MAX, NAME_BYTES_MAX, REASON_BYTES_MAX};
-use rota_protocol::{HostId, LeaseEpoch, PublicError};
+use rota_protocol::{ErrorCode, HostId, LeaseEpoch, PublicError};
 use std::collections::BTreeSet;
 
 /// Most memory of one card that is believed, in MiB (16 TiB): what drivers say beyond it is an error code.
@@ -34,6 +34,11 @@ pub(super) fn apply(
         return Err(no_host(id));
     };
     check(registration)?;
+    raise_version::check_reads(state, registration.facts.notes.reads)?;
+    if let Some(why) = state.trust().revoked(id) {
+        let message = format!("host {id} was revoked by {}: {}; it may join anew", why.by, why.reason);
+        return Err(PublicError::new(ErrorCode::Forbidden, message));
+    }
     let fresh = host.life != HostLife::Up || host.boot != registration.boot;
     let unchanged = !fresh && host.addr == registration.addr;
     if fresh {

@@ -3,10 +3,14 @@
 
 use super::{Answer, Event, Step, no_host};
 use crate::state::State;
-use rota_protocol::HostId;
 use rota_protocol::command::Outcome;
+use rota_protocol::{ErrorCode, HostId, PublicError};
 
 pub(super) fn apply(state: &mut State, step: &mut Step, id: HostId) -> Answer {
+    if state.trust().revoked(id).is_some() {
+        let message = format!("host {id} was revoked, which cannot be taken back: let the machine join anew");
+        return Err(PublicError::new(ErrorCode::Conflict, message));
+    }
     let Some(host) = state.hosts.get_mut(id) else {
         return Err(no_host(id));
     };

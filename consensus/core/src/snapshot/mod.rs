@@ -23,13 +23,15 @@ use crate::state::queue::QueueTable;
 use crate::state::reservation::ReservationTable;
 use crate::state::speeds::Speeds;
 use crate::state::token::TokenTable;
+use crate::state::trust::TrustTable;
 use rota_protocol::limits::SNAPSHOT_BYTES_MAX;
-use rota_protocol::{ClusterId, codec};
+use rota_protocol::{ClusterId, codec, version};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"ROTASNAP";
-/// The format that this build writes. It reads this one and all before it.
+/// The format of a state whose version every build of it reads. A newer state is written in the format of its version,
+/// which adds the table of trust behind the others; this build reads all up to [`version::NEWEST`].
 pub const SNAPSHOT_FORMAT: u16 = 2;
 const HEADER_BYTES: usize = 8 + 2 + 16 + 8 * 4;
 
@@ -51,7 +53,7 @@ pub enum SnapshotError {
     #[error("not a snapshot of rota")]
     Magic,
     /// Written by a newer version.
-    #[error("format {0} is none that this build reads, 1 to {SNAPSHOT_FORMAT}")]
+    #[error("format {0} is none that this build reads, 1 to {newest}; {todo}", newest = version::NEWEST, todo = version::OLDER_BUILD)]
     Format(u16),
     /// The body's hash is not the header's.
     #[error("the body hashes to {real:016x}, the header says {said:016x}")]
@@ -148,7 +150,7 @@ pub fn encode(state: &State) -> Vec<u8> {
     let cluster = state.cluster().map_or(ClusterId(0), |c| c.id);
     let mut out = Vec::new();
     out.extend_from_slice(MAGIC);
-    out.extend_from_slice(&SNAPSHOT_FORMAT.to_le_bytes());
+    out.extend_from_slice(&format_of(state).to_le_bytes());
     out.extend_from_slice(&cluster.0.to_le_bytes());
     out.extend_from_slice(&state.applied_index().to_le_bytes());
     out.extend_from_slice(&state.rolling_hash().to_le_bytes());
@@ -190,11 +192,18 @@ pub fn decode(bytes: &[u8]) -> Result<State, SnapshotError> {
     }
     let mut state = match header.format {
         1 => v1::decode(rest)?,
-        _ => State::from(codec::decode::<Body>(rest, SNAPSHOT_BYTES_MAX)?),
+        SNAPSHOT_FORMAT => State::from(codec::decode::<Body>(rest, SNAPSHOT_BYTES_MAX)?),
+        _ => {
+            let (body, trust) = codec::decode::<(Body, TrustTable)>(rest, SNAPSHOT_BYTES_MAX)?;
+            State { trust, ..State::from(body) }
+        }
     };
     state.rebuild();
     if state.cluster().map_or(ClusterId(0), |c| c.id) != header.cluster {
         return Err(SnapshotError::Mismatch("the cluster"));
+    }
+    if format_of(&state) != header.format.max(SNAPSHOT_FORMAT) {
+        return Err(SnapshotError::Mismatch("the version"));
     }
     if state.applied_index() != header.index {
         return Err(SnapshotError::Mismatch("the index"));
@@ -233,6 +242,14 @@ fn body(state: &State, out: &mut Vec<u8>) {
     };
     // These types encode without fail; what is cut short would be refused by `decode`, never taken for a state.
     let _ = codec::encode_behind(out, &body);
+    if format_of(state) > SNAPSHOT_FORMAT {
+        let _ = codec::encode_behind(out, &state.trust);
+    }
+}
+
+/// What was never raised above the first version is written as every build of that reads it.
+fn format_of(state: &State) -> u16 {
+    state.version().max(SNAPSHOT_FORMAT)
 }
 
 fn hash(body: &[u8]) -> u64 {
@@ -248,7 +265,7 @@ fn read_header(bytes: &[u8]) -> Result<(SnapshotHeader, u64), SnapshotError> {
         return Err(SnapshotError::Magic);
     }
     let format = u16::from_le_bytes(take(bytes, &mut at)?);
-    if !(1..=SNAPSHOT_FORMAT).contains(&format) {
+    if !(1..=version::NEWEST).contains(&format) {
         return Err(SnapshotError::Format(format));
     }
     let header = SnapshotHeader {

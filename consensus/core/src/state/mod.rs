@@ -21,6 +21,7 @@ pub mod spec;
 pub mod speeds;
 pub mod tally;
 pub(crate) mod token;
+pub mod trust;
 
 use attempt::{Attempt, AttemptTable};
 use care::CareTable;
@@ -41,6 +42,7 @@ use rota_protocol::{HostId, JobId, TaskId, Token};
 use speeds::Speeds;
 use std::sync::Arc;
 use token::TokenTable;
+use trust::TrustTable;
 
 /// The whole replicated state. Rows are shared behind `Arc`, so a clone copies pointers, not jobs.
 #[derive(Debug, Clone, Default)]
@@ -61,6 +63,8 @@ pub struct State {
     pub(crate) speeds: Arc<Speeds>,
     /// Card time held idle.
     pub(crate) idle: IdleTable,
+    /// Whom the cluster trusts.
+    pub(crate) trust: TrustTable,
     pub(crate) faults: Faults,
 }
 

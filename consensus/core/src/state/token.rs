@@ -27,6 +27,10 @@ impl TokenTable {
         self.map.len()
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&SecretHash, &StoredToken)> {
+        self.map.iter()
+    }
+
     pub(crate) fn contains(&self, hash: &SecretHash) -> bool {
         self.map.contains_key(hash)
     }

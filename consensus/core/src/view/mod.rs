@@ -3,9 +3,11 @@
 mod hosts;
 mod queues;
 mod reasons;
+mod trust;
 
 pub use hosts::{breaker, devices, hosts, hosts_at};
 pub use queues::{queues, reservations};
+pub use trust::trust;
 
 use crate::fit::{mib, milli, tenths};
 use crate::state::State;

@@ -16,6 +16,7 @@ use rota_protocol::plan::{Move, Part, Plan, PromiseBreak, Slot};
 use rota_protocol::queue::{Amounts, Ceiling, QueueSpec};
 use rota_protocol::report::AttemptFact;
 use rota_protocol::reservation::{ReservationSpec, ReservedFor};
+use rota_protocol::version::NEWEST;
 use rota_protocol::{DeviceUuid, HostId, JobId, RequestId};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -137,7 +138,7 @@ fn a_snapshot_of_another_format_is_refused_by_its_number() {
         bytes
     };
     let newest = bytes(&read(SNAPSHOT_FORMAT));
-    for format in [0, SNAPSHOT_FORMAT + 1, u16::MAX] {
+    for format in [0, NEWEST + 1, u16::MAX] {
         let strange = with(format, newest.clone());
         assert!(matches!(snapshot::header(&strange), Err(SnapshotError::Format(found)) if found == format));
         assert!(matches!(snapshot::decode(&strange), Err(SnapshotError::Format(found)) if found == format));

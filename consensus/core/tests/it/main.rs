@@ -23,6 +23,7 @@ mod scripts;
 mod shares;
 mod specs;
 mod speeds;
+mod trust;
 mod unified;
 mod views;
 mod waits;

@@ -121,6 +121,7 @@ impl Seen {
                     Event::JobChanged(_) => "job",
                     Event::HostChanged(_) => "host",
                     Event::PlanNeeded => "plan",
+                    Event::TrustChanged => "trust",
                 },
             );
         }

@@ -252,7 +252,7 @@ fn an_old_index_and_a_new_format_change_nothing() {
     let (index, entry) = lab.log[0].clone();
     let before = (lab.state.full_hash(), lab.state.rolling_hash());
     assert_eq!(lab.state.apply(index, &entry).outcomes.len(), 1);
-    let newer = Entry { format: LOG_FORMAT + 1, ..entry };
+    let newer = Entry { format: rota_protocol::version::NEWEST + 1, ..entry };
     let applied = lab.state.apply(index + 1, &newer);
     assert!(matches!(&applied.outcomes[..], [Outcome::Refused(e)] if e.code == ErrorCode::Version));
     assert_eq!(before, (lab.state.full_hash(), lab.state.rolling_hash()));

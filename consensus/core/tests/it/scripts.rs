@@ -285,6 +285,7 @@ impl Script {
                 format!("host {} {:?}{reason}", host.name, host.state(self.lab.now_ms))
             }
             Event::PlanNeeded => "plan needed".into(),
+            Event::TrustChanged => "trust changed".into(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::net::{serve, wire};
-use rota_protocol::frame::{HEADER_BYTES, MAGIC, VERSION_MIN};
+use rota_protocol::frame::{HEADER_BYTES, MAGIC, VERSION_MAX};
 use rota_protocol::limits::FRAME_BYTES_MAX;
 
 /// How the other side ended the stream of such bytes.
@@ -38,7 +38,7 @@ async fn every_prefix_of_a_request_is_dropped_and_the_peer_goes_on() {
     let cluster = Cluster::new();
     let (a, b) = (Peer::start(cluster.host(1)).await, Peer::start(cluster.host(2)).await);
     a.knows(2, &b);
-    let whole = crate::framing::encode_message(VERSION_MIN, FrameKind::PeerRequest, &raft(b"abc")).unwrap();
+    let whole = crate::framing::encode_message(VERSION_MAX, FrameKind::PeerRequest, &raft(b"abc")).unwrap();
     let link = a.net.inner.link(HostId(2), Class::Raft);
     for end in 0..whole.len() {
         let up = link.connected(&a.net.inner, Instant::now() + TTL).await.unwrap();
@@ -57,7 +57,7 @@ async fn bytes_that_are_no_request_close_the_connection_and_the_next_call_dials_
     let cluster = Cluster::new();
     let (a, b) = (Peer::start(cluster.host(1)).await, Peer::start(cluster.host(2)).await);
     a.knows(2, &b);
-    let whole = crate::framing::encode_message(VERSION_MIN, FrameKind::PeerRequest, &raft(b"abc")).unwrap();
+    let whole = crate::framing::encode_message(VERSION_MAX, FrameKind::PeerRequest, &raft(b"abc")).unwrap();
     let with = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = whole.clone();
         change(&mut bytes);
@@ -99,7 +99,7 @@ async fn a_vector_that_claims_2_to_60_elements_allocates_nothing() {
     // Raft, Append, then the length of the body as a 64-bit integer.
     let mut body = vec![0, 0, 253];
     body.extend((1_u64 << 60).to_le_bytes());
-    let bytes = rota_protocol::frame::frame(VERSION_MIN, FrameKind::PeerRequest, &body).unwrap();
+    let bytes = rota_protocol::frame::frame(VERSION_MAX, FrameKind::PeerRequest, &body).unwrap();
     let end = send_raw(&a, &bytes).await;
     assert_eq!(end, End::Connection(Some(CloseCode::Malformed)));
     assert_eq!(b.handler.calls.load(Ordering::SeqCst), 0);
@@ -124,21 +124,21 @@ async fn a_dropped_writer_resets_its_stream_instead_of_finishing_it() {
 #[test]
 fn a_datagram_is_one_whole_gossip_frame_or_nothing() {
     let packet = GossipPacket { bytes: vec![1; 40] };
-    let good = crate::framing::encode_message(VERSION_MIN, FrameKind::Gossip, &packet).unwrap();
-    assert_eq!(serve::gossip_packet(&good), Some(packet));
+    let good = crate::framing::encode_message(VERSION_MAX, FrameKind::Gossip, &packet).unwrap();
+    assert_eq!(serve::gossip_packet(&good, VERSION_MAX), Some(packet));
     for end in 0..good.len() {
-        assert_eq!(serve::gossip_packet(&good[..end]), None, "{end}");
+        assert_eq!(serve::gossip_packet(&good[..end], VERSION_MAX), None, "{end}");
     }
     let longer = [&good[..], &[0]].concat();
-    assert_eq!(serve::gossip_packet(&longer), None);
+    assert_eq!(serve::gossip_packet(&longer, VERSION_MAX), None);
     for byte in 0..HEADER_BYTES {
         for bit in 0..8 {
             let mut flipped = good.clone();
             flipped[byte] ^= 1 << bit;
-            assert_eq!(serve::gossip_packet(&flipped), None, "byte {byte} bit {bit}");
+            assert_eq!(serve::gossip_packet(&flipped, VERSION_MAX), None, "byte {byte} bit {bit}");
         }
     }
     let large = GossipPacket { bytes: vec![1; 2_000] };
-    let large = crate::framing::encode_message(VERSION_MIN, FrameKind::Gossip, &large).unwrap();
-    assert_eq!(serve::gossip_packet(&large), None);
+    let large = crate::framing::encode_message(VERSION_MAX, FrameKind::Gossip, &large).unwrap();
+    assert_eq!(serve::gossip_packet(&large, VERSION_MAX), None);
 }

@@ -97,6 +97,47 @@ async fn malformed_requests_to_join_never_reach_the_handler_and_guesses_are_slow
     assert_ne!(id, join_request_id(&other));
 }
 
+/// Fault S3: whoever guesses at full speed is answered twenty times a second at most, each answer is counted for the audit
+/// log, and the token that was guessed at still works.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_s3_guesses_are_slowed_and_counted() {
+    const GUESSES: usize = 120;
+    let cluster = Cluster::new();
+    let a = Peer::start(cluster.host(1)).await;
+    let print = cluster.founder.ca_fingerprint();
+    let (real, _) = mint_secret(TokenKind::Join, &print).unwrap();
+    a.takes_token(&real);
+    let addr = a.addr();
+    let started = Instant::now();
+    let mut guesses = tokio::task::JoinSet::new();
+    for _ in 0..GUESSES {
+        let addr = addr.clone();
+        guesses.spawn(async move {
+            let (text, _) = mint_secret(TokenKind::Join, &print).unwrap();
+            let request = JoinRequest {
+                token: text.clone().into(),
+                host_name: "gpu-9".into(),
+                addr: MINE.into(),
+                public_key_der: ca::public_key_der(&ca::new_key().unwrap()),
+            };
+            let token = TokenText::parse(&text, TokenKind::Join).unwrap();
+            crate::net::join::ask_once(&token, &addr, &request).await
+        });
+        if guesses.len() > 8 {
+            let _ = guesses.join_next().await;
+        }
+    }
+    while guesses.join_next().await.is_some() {}
+    let looked_at = a.handler.joins.load(Ordering::SeqCst) as u64;
+    let allowed = 20 * (started.elapsed().as_secs() + 2);
+    assert!(looked_at <= allowed, "{looked_at} guesses were looked at, {allowed} are allowed");
+    let counted = a.net.take_refused();
+    assert!(counted > 0 && u64::from(counted) >= looked_at, "{counted} counted of {looked_at} looked at");
+    assert_eq!(a.net.take_refused(), 0, "each is told once");
+    let data = TempDir::new().unwrap();
+    join(data.path(), &real, &addr, "gpu-7", MINE).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_client_reaches_the_api_of_the_cluster_that_its_token_names() {
     let (cluster, other) = (Cluster::new(), Cluster::new());

@@ -5,8 +5,11 @@ mod flood;
 mod frames;
 mod gossiping;
 mod joining;
+mod renewing;
+mod replay;
 mod restart;
 mod trust;
+mod twelve;
 
 use super::*;
 use super::{ca, identity};
@@ -77,6 +80,7 @@ impl Cluster {
 pub(super) struct Recorder {
     pub(super) identity: Arc<Identity>,
     pub(super) calls: AtomicU32,
+    pub(super) joins: AtomicU32,
     pub(super) dropped_waits: Arc<AtomicU32>,
     gossip: mpsc::Sender<(HostId, Vec<u8>)>,
     api: mpsc::Sender<ApiStream>,
@@ -113,7 +117,9 @@ impl PeerHandler for Recorder {
                     guard.0 = None;
                     PeerReply::Done
                 }
-                PeerRequest::Session { .. } | PeerRequest::Lead(_) => PeerReply::Done,
+                PeerRequest::Session { .. } | PeerRequest::Lead(_) | PeerRequest::Authority { .. } => {
+                    PeerReply::Done
+                }
                 PeerRequest::ReadIndex => PeerReply::ReadIndex { index: from.0 },
                 PeerRequest::Renew { .. } => PeerReply::Renewed,
                 // Too large for a frame.
@@ -127,6 +133,7 @@ impl PeerHandler for Recorder {
     }
 
     fn join(&self, request: JoinRequest) -> BoxFuture<'static, JoinReply> {
+        self.joins.fetch_add(1, Ordering::SeqCst);
         let mut token = self.token.lock().unwrap();
         if token.as_deref() != Some(&request.token) {
             let refused = PublicError::new(ErrorCode::Unauthenticated, "the token is used up");
@@ -160,22 +167,33 @@ impl Peer {
         Self::start_with(identity, "127.0.0.1:0".parse().unwrap(), None).await
     }
 
+    /// As a build that speaks nothing newer.
+    pub(super) async fn start_as(identity: Arc<Identity>, newest: u16) -> Self {
+        let listen = "127.0.0.1:0".parse().unwrap();
+        Self::start_from(NetConfig { newest, ..NetConfig::new(identity, listen) }).await
+    }
+
     pub(super) async fn start_with(
         identity: Arc<Identity>,
         listen: SocketAddr,
         socket: Option<Arc<dyn AsyncUdpSocket>>,
     ) -> Self {
+        Self::start_from(NetConfig { socket, ..NetConfig::new(identity, listen) }).await
+    }
+
+    async fn start_from(config: NetConfig) -> Self {
         let (gossip_tx, gossip) = mpsc::channel(64);
         let (api_tx, api) = mpsc::channel(64);
         let handler = Arc::new(Recorder {
-            identity: identity.clone(),
+            identity: config.identity.clone(),
             calls: AtomicU32::new(0),
+            joins: AtomicU32::new(0),
             dropped_waits: Arc::default(),
             gossip: gossip_tx,
             api: api_tx,
             token: Mutex::new(None),
         });
-        let config = NetConfig { timings: NetTimings::fast(), socket, ..NetConfig::new(identity, listen) };
+        let config = NetConfig { timings: NetTimings::fast(), ..config };
         let net = Net::start(config, handler.clone()).await.unwrap();
         Self { net, handler, gossip, api }
     }

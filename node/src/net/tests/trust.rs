@@ -126,6 +126,12 @@ async fn error_showing(server: &Peer, show: Option<Shown>, hello: Hello) -> Conn
     connection.closed().await
 }
 
+/// Connects with the peers' protocol as this host, showing that, greets, and calls.
+pub(super) async fn connect_showing(server: &Peer, show: Shown, me: &Identity) -> Result<(), String> {
+    let connection = connect_as(server, Some(show)).await.map_err(|e| e.to_string())?;
+    dial::greet(&connection, &hello(me)).await.map(|_| ()).map_err(|e| e.to_string())
+}
+
 async fn connect_as(server: &Peer, show: Option<Shown>) -> Result<Connection, ConnectionError> {
     let ca = server.handler.identity.ca_fingerprint();
     let crypto = match show {
