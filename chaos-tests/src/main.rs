@@ -10,6 +10,7 @@ use rota_chaos::world::plant::Plant;
 use rota_chaos::world::sweep::{run, sweep};
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -61,18 +62,21 @@ enum Rung {
         #[arg(long)]
         json: bool,
     },
-    /// The table of faults of the hands: what was measured beside what is stated. Exit code: 0 all held, 1 one did not,
-    /// 2 one was not exercised.
+    /// The table of faults of attempts and cards: what was measured beside what is stated. Exit code: 0 all held, 1 one
+    /// did not, 2 one was not exercised.
     Hands {
         /// How often each fault is tried, at least.
         #[arg(long, default_value_t = 4)]
         rounds: usize,
-        /// Only these rows, such as T1,T10.
-        #[arg(long, value_delimiter = ',')]
+        /// Only these rows, such as T1,G10; may be repeated.
+        #[arg(long, value_name = "ID", value_delimiter = ',')]
         only: Vec<String>,
-        /// One JSON document a row.
-        #[arg(long)]
-        json: bool,
+        /// Also write one JSON document with all rows to this file.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// The scripted driver library, where it is not beside this program (`libfake_nvml.so`).
+        #[arg(long, value_name = "FILE")]
+        nvml: Option<PathBuf>,
     },
 }
 
@@ -94,10 +98,11 @@ fn main() -> ExitCode {
             world(seeds, from, seed, plant, json, threads)
         }
         Rung::Real { rounds, only, json } => real(rounds, &only, json),
-        Rung::Hands { rounds, only, json } => table(rounds, &only, json).unwrap_or_else(|error| {
-            eprintln!("the lab cannot be set up: {error}");
-            ExitCode::from(2)
-        }),
+        Rung::Hands { rounds, only, json, nvml } => table(rounds, &only, json.as_deref(), nvml)
+            .unwrap_or_else(|error| {
+                eprintln!("the lab cannot be set up: {error}");
+                ExitCode::from(2)
+            }),
     }
 }
 
@@ -109,10 +114,15 @@ fn real(rounds: usize, only: &[String], json: bool) -> ExitCode {
     })
 }
 
-fn table(rounds: usize, only: &[String], json: bool) -> std::io::Result<ExitCode> {
+fn table(
+    rounds: usize,
+    only: &[String],
+    json: Option<&Path>,
+    nvml: Option<PathBuf>,
+) -> std::io::Result<ExitCode> {
     let dir = tempfile::tempdir()?;
     let exe = std::env::current_exe()?;
-    let bench = Bench { exe, exe_args: vec!["rota".into()], dir: dir.path().to_owned(), rounds };
+    let bench = Bench { exe, exe_args: vec!["rota".into()], dir: dir.path().to_owned(), rounds, nvml };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let known = |wanted: &&String| !hands::ROWS.iter().any(|(id, _)| id == wanted);
     if let Some(unknown) = only.iter().find(known) {
@@ -120,15 +130,23 @@ fn table(rounds: usize, only: &[String], json: bool) -> std::io::Result<ExitCode
         eprintln!("no row {unknown}; there are {}", all.join(", "));
         return Ok(ExitCode::from(2));
     }
-    if !json {
-        println!("{}", Row::head());
-    }
-    let (mut broken, mut untried) = (0, 0);
+    println!("{}", Row::head());
+    let mut rows = Vec::new();
     for (id, _) in hands::ROWS.iter().filter(|(id, _)| only.is_empty() || only.iter().any(|w| w == id)) {
         let Some(row) = runtime.block_on(hands::row(id, &bench)) else { continue };
-        broken += usize::from(row.outcome() == Outcome::Broken);
-        untried += usize::from(row.outcome() == Outcome::NotExercised);
-        println!("{}", if json { row.json().to_string() } else { row.lines() });
+        println!("{}", row.lines());
+        rows.push(row);
+    }
+    let count = |outcome| rows.iter().filter(|row| row.outcome() == outcome).count();
+    let [held, broken, untried, no_subject] =
+        [Outcome::Held, Outcome::Broken, Outcome::NotExercised, Outcome::NoSubject].map(count);
+    println!(
+        "{} rows: {held} held, {broken} broken, {untried} not exercised, {no_subject} without a subject",
+        rows.len()
+    );
+    if let Some(path) = json {
+        let all: Vec<_> = rows.iter().map(Row::json).collect();
+        std::fs::write(path, format!("{:#}\n", serde_json::Value::from(all)))?;
     }
     Ok(ExitCode::from(match (broken, untried) {
         (0, 0) => 0,
@@ -140,7 +158,7 @@ fn table(rounds: usize, only: &[String], json: bool) -> std::io::Result<ExitCode
 fn scenarios(rounds: usize, only: &[String], json: bool) -> std::io::Result<ExitCode> {
     let dir = tempfile::tempdir()?;
     let exe = std::env::current_exe()?;
-    let bench = Bench { exe, exe_args: vec!["rota".into()], dir: dir.path().to_owned(), rounds };
+    let bench = Bench { exe, exe_args: vec!["rota".into()], dir: dir.path().to_owned(), rounds, nvml: None };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let chosen =
         SCENARIOS.into_iter().filter(|name| only.is_empty() || only.iter().any(|wanted| wanted == name));

@@ -8,6 +8,8 @@ use std::{fs, io};
 #[derive(Debug)]
 pub struct Stage {
     folder: PathBuf,
+    /// The library as it was built.
+    built: PathBuf,
 }
 
 impl Stage {
@@ -16,9 +18,16 @@ impl Stage {
     /// # Errors
     /// When the built library is not found or the folder cannot be written.
     pub fn in_folder(folder: &Path, cards: Vec<Card>) -> io::Result<Self> {
-        let built = crate::library().map_err(io::Error::other)?;
-        let stage = Self { folder: folder.to_owned() };
-        fs::copy(built, stage.library())?;
+        Self::of(crate::library().map_err(io::Error::other)?, folder, cards)
+    }
+
+    /// The same with a library that was built elsewhere.
+    ///
+    /// # Errors
+    /// When it cannot be copied or the folder cannot be written.
+    pub fn of(built: PathBuf, folder: &Path, cards: Vec<Card>) -> io::Result<Self> {
+        let stage = Self { folder: folder.to_owned(), built };
+        fs::copy(&stage.built, stage.library())?;
         stage.shows(cards)?;
         Ok(stage)
     }
@@ -57,8 +66,7 @@ impl Stage {
     /// # Errors
     /// When a function is not exported at all, or the folder cannot be written.
     pub fn lacks(&self, symbols: &[&str]) -> io::Result<()> {
-        let built = crate::library().map_err(io::Error::other)?;
-        let mut bytes = fs::read(built)?;
+        let mut bytes = fs::read(&self.built)?;
         for symbol in symbols {
             hide(&mut bytes, symbol)?;
         }

@@ -11,7 +11,7 @@ use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::JobId;
 use rota_protocol::job::{AttemptEnd, JobSpec, JobState};
-use rota_protocol::view::JobView;
+use rota_protocol::view::{AttemptRow, JobView};
 use rota_protocol::work::{GangSpec, Layout};
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +20,12 @@ use std::time::{Duration, Instant};
 
 /// T3: from the loss of a part to the last sign of life of any other: K + 1,000.
 const ALL_STOP_MS: u64 = 1_600;
-/// T4: from the leader's death to the end of a gang that takes 200 ms: the failover's own bound (P1: 2,500), after which
-/// nothing is held for nobody longer than a lease (5,000). On an idle machine it is the failover alone.
-const RUNS_MS: u64 = 7_500;
+/// T4: from the leader's death to the end of a gang that takes 200 ms. Nothing of it waits for a lease: the failover has
+/// its bound (P1: 2,500), the dead leader's own host, which the gang needs too, is back and adopted within its own (P6:
+/// 1,000), and then the parts run.
+const ENDED_MS: u64 = 2_500 + 1_000 + 200;
+/// T4: cards of the gang are never granted for longer than a lease without a process on them (L).
+const FOR_NOBODY_MS: u64 = 5_000;
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// A gang of `min..max` parts, each with all four cards of a host.
@@ -178,7 +181,7 @@ const KILLED_AFTER_MS: [u64; 6] = [0, 1, 3, 8, 20, 60];
 pub(super) async fn leader_killed_at_the_start(bench: &Bench) -> Result<Report, LabError> {
     let mut lab = bench.lab("T4", 3, |_| {}).await?;
     let witness = bench.dir.join("T4").join("parts");
-    let (mut violations, mut worst) = (Vec::new(), 0);
+    let (mut violations, mut worst, mut held, mut middle) = (Vec::new(), 0, 0, Vec::new());
     for round in 0..bench.rounds {
         lab.until_up(3).await?;
         let leader = lab.leader().await?;
@@ -192,13 +195,16 @@ pub(super) async fn leader_killed_at_the_start(bench: &Bench) -> Result<Report, 
         let killed = Instant::now();
         lab.spawn(leader)?;
         let rows = client.until_done(&[job], LIMIT, |_, _| {}).await?;
-        worst = worst.max(killed.elapsed().as_millis() as u64);
+        let ended_ms = killed.elapsed().as_millis() as u64;
+        worst = worst.max(ended_ms);
+        middle.push(ended_ms);
         let state = rows.iter().find(|row| row.job == job).map(|row| row.state);
         if state != Some(JobState::Succeeded) {
             violations.push(format!("round {round}: the gang is {state:?}"));
         }
         violations.extend(halves(&witness, job).into_iter().map(|what| format!("round {round}: {what}")));
         let view = show(&mut client, job).await?;
+        held = view.attempts.iter().map(for_nobody_ms).max().unwrap_or(0).max(held);
         if !all_over(&view) {
             violations.push(format!("round {round}: something is still held: {:?}", view.attempts));
         }
@@ -207,7 +213,17 @@ pub(super) async fn leader_killed_at_the_start(bench: &Bench) -> Result<Report, 
             violations.push(format!("round {round}: not exercised"));
         }
     }
-    Ok(Report::of("T4", bench.rounds, &violations).figure("ended_after_kill_ms", worst, Some(RUNS_MS)))
+    middle.sort_unstable();
+    Ok(Report::of("T4", bench.rounds, &violations)
+        .figure("ended_after_kill_ms", worst, Some(ENDED_MS))
+        .figure("ended_after_kill_p50_ms", middle.get(middle.len() / 2).copied().unwrap_or(0), None)
+        .figure("granted_without_a_process_ms", held, Some(FOR_NOBODY_MS)))
+}
+
+/// How long an attempt's cards were granted without a process on them, by the log's own times.
+fn for_nobody_ms(attempt: &AttemptRow) -> u64 {
+    let until_ms = attempt.started_ms.or(attempt.ended_ms).unwrap_or(u64::MAX);
+    until_ms.saturating_sub(attempt.granted_ms)
 }
 
 /// Starts of which not all parts ran.

@@ -7,6 +7,7 @@ pub mod agent_death;
 pub mod beats;
 pub mod black_hole;
 pub mod blip;
+pub mod cards;
 pub mod ends;
 pub mod failover;
 pub mod flood;
@@ -54,6 +55,8 @@ pub struct Bench {
     pub dir: PathBuf,
     /// How often each scenario is repeated.
     pub rounds: usize,
+    /// The scripted driver library; none for the one beside this program.
+    pub nvml: Option<PathBuf>,
 }
 
 impl Bench {

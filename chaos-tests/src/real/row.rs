@@ -12,6 +12,21 @@ pub enum Outcome {
     Broken,
     /// Never tried: that is no success.
     NotExercised,
+    /// Rota has nothing that the fault could be about.
+    NoSubject,
+}
+
+impl Outcome {
+    /// For people.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Broken => "BROKEN",
+            Self::NotExercised => "NOT EXERCISED",
+            Self::NoSubject => "no subject",
+        }
+    }
 }
 
 /// One row.
@@ -31,22 +46,59 @@ pub struct Row {
     pub violations: Vec<String>,
     /// Why it could not be tried here.
     pub skipped: Option<String>,
+    /// What else was measured. Names end in their units.
+    pub figures: Vec<Figure>,
+    /// There is nothing in Rota that the fault could be about.
+    no_subject: bool,
+}
+
+/// One more figure of a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Figure {
+    /// What it is; ends in its unit.
+    pub name: String,
+    /// The stated bound.
+    pub stated: Option<u64>,
+    /// The greatest that was measured.
+    pub max: u64,
+}
+
+impl Figure {
+    fn is_late(&self) -> bool {
+        self.stated.is_some_and(|stated| self.max > stated)
+    }
 }
 
 impl Row {
     /// A row without runs.
     #[must_use]
     pub fn new(id: &str, what: &str, stated_ms: Option<u64>) -> Self {
-        let (measured_ms, violations) = (Vec::new(), Vec::new());
-        Self { id: id.into(), what: what.into(), stated_ms, runs: 0, measured_ms, violations, skipped: None }
+        let (id, what) = (id.into(), what.into());
+        let (measured_ms, violations, figures) = (Vec::new(), Vec::new(), Vec::new());
+        Self {
+            id,
+            what,
+            stated_ms,
+            runs: 0,
+            measured_ms,
+            violations,
+            skipped: None,
+            figures,
+            no_subject: false,
+        }
     }
 
-    /// A row of an older report: its first bounded figure is the measured one.
+    /// A row of a report: its first bounded time is what is measured, the others stand below it.
     #[must_use]
     pub fn of(report: &Report, what: &str) -> Self {
-        let bounded = report.figures.iter().find_map(|(_, measured, bound)| Some((*measured, (*bound)?)));
-        let mut row = Self::new(&report.scenario, what, bounded.map(|(_, bound)| bound));
-        row.measured_ms.extend(bounded.map(|(measured, _)| measured));
+        let is_main =
+            |(name, _, bound): &&(String, u64, Option<u64>)| bound.is_some() && name.ends_with("_ms");
+        let main = report.figures.iter().find(is_main);
+        let mut row = Self::new(&report.scenario, what, main.and_then(|(_, _, bound)| *bound));
+        row.measured_ms.extend(main.map(|(_, measured, _)| *measured));
+        for (name, measured, bound) in report.figures.iter().filter(|other| Some(*other) != main) {
+            row.also(name, *measured, *bound);
+        }
         row.runs = report.rounds;
         match &report.verdict {
             Verdict::Pass => {}
@@ -65,6 +117,14 @@ impl Row {
     /// It was tried once more.
     pub fn tried(&mut self) {
         self.runs += 1;
+    }
+
+    /// Something else was measured, in the unit in which its name ends; of several runs the greatest counts.
+    pub fn also(&mut self, name: &str, measured: u64, stated: Option<u64>) {
+        match self.figures.iter_mut().find(|figure| figure.name == name) {
+            Some(figure) => figure.max = figure.max.max(measured),
+            None => self.figures.push(Figure { name: name.to_owned(), stated, max: measured }),
+        }
     }
 
     /// Something did not hold.
@@ -86,6 +146,13 @@ impl Row {
         self
     }
 
+    /// Rota has nothing that the fault could be about.
+    #[must_use]
+    pub fn without_subject(mut self, why: &str) -> Self {
+        self.no_subject = true;
+        self.skip(why)
+    }
+
     /// The middle of what was measured, in ms.
     #[must_use]
     pub fn p50_ms(&self) -> Option<u64> {
@@ -103,9 +170,11 @@ impl Row {
     /// How it came out.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
-        let late = self.stated_ms.zip(self.max_ms()).is_some_and(|(stated, max)| max > stated);
+        let main_late = self.stated_ms.zip(self.max_ms()).is_some_and(|(stated, max)| max > stated);
+        let late = main_late || self.figures.iter().any(Figure::is_late);
         match () {
             () if late || !self.violations.is_empty() => Outcome::Broken,
+            () if self.no_subject => Outcome::NoSubject,
             () if self.runs == 0 || self.skipped.is_some() => Outcome::NotExercised,
             () => Outcome::Held,
         }
@@ -121,11 +190,7 @@ impl Row {
     #[must_use]
     pub fn lines(&self) -> String {
         let ms = |ms: Option<u64>| ms.map_or("-".to_owned(), |ms| format!("{ms} ms"));
-        let outcome = match self.outcome() {
-            Outcome::Held => "held",
-            Outcome::Broken => "BROKEN",
-            Outcome::NotExercised => "NOT EXERCISED",
-        };
+        let outcome = self.outcome().words();
         let mut lines = format!(
             "{:6} {:>5} {:>9} {:>8} {:>8}  {outcome:13} {}",
             self.id,
@@ -135,6 +200,11 @@ impl Row {
             ms(self.max_ms()),
             self.what
         );
+        for figure in &self.figures {
+            let stated = figure.stated.map_or(String::new(), |stated| format!(" (stated {stated})"));
+            let late = if figure.is_late() { " BROKEN" } else { "" };
+            lines.push_str(&format!("\n       {} {}{stated}{late}", figure.name, figure.max));
+        }
         for why in self.violations.iter().chain(&self.skipped) {
             lines.push_str(&format!("\n       {why}"));
         }
@@ -144,6 +214,8 @@ impl Row {
     /// For programs.
     #[must_use]
     pub fn json(&self) -> Value {
+        let figure =
+            |figure: &Figure| json!({ "name": figure.name, "stated": figure.stated, "max": figure.max });
         json!({
             "row": self.id,
             "what": self.what,
@@ -153,6 +225,8 @@ impl Row {
             "max_ms": self.max_ms(),
             "violations": self.violations,
             "skipped": self.skipped,
+            "figures": self.figures.iter().map(figure).collect::<Vec<_>>(),
+            "outcome": self.outcome().words(),
             "held": self.outcome() == Outcome::Held,
         })
     }
@@ -174,6 +248,16 @@ mod tests {
         row.ran(101);
         assert_eq!(row.outcome(), Outcome::Broken);
         assert!(row.lines().contains("BROKEN") && row.lines().contains("101 ms"), "{}", row.lines());
+        let mut also = Row::new("T9", "x", None);
+        also.tried();
+        for (kib, outcome) in [(7, Outcome::Held), (11, Outcome::Broken), (3, Outcome::Broken)] {
+            also.also("memory_kib", kib, Some(10));
+            assert_eq!(also.outcome(), outcome, "{}", also.lines());
+        }
+        assert!(also.lines().contains("memory_kib 11 (stated 10) BROKEN"), "{}", also.lines());
+        let report = Report::of("T3", 2, &[]).figure("parts", 3, Some(3)).figure("a_ms", 5, Some(6));
+        let row = Row::of(&report, "x");
+        assert_eq!((row.stated_ms, row.max_ms(), row.figures.len(), row.runs), (Some(6), Some(5), 1, 2));
         let mut wrong = Row::new("T2", "x", None);
         wrong.tried();
         wrong.must(1 > 2, || "one is not above two".into());

@@ -16,6 +16,7 @@ pub(crate) fn with_bench<T>(rounds: usize, scenario: impl AsyncFnOnce(&Bench) ->
         exe_args: vec!["rota".into()],
         dir: dir.path().to_owned(),
         rounds,
+        nvml: None,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(scenario(&bench))

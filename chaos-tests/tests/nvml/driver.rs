@@ -1,29 +1,34 @@
-//! One driver as these tests see it, and the short notation for what became of its cards.
+//! One driver as these tests see it: the library's, in a temporary folder, and a test that cannot set it up stops.
 
 use fake_nvml::script::{Card, Script};
 use fake_nvml::stage::Stage;
-use rota_node::devices::probe::{Program, Source};
-use rota_node::devices::sim::SimProvider;
-use rota_node::devices::{DeviceConfig, Inventory, Probe};
-use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, HostFacts};
-use std::path::PathBuf;
-use std::time::Duration;
+use rota_chaos::real::cards::driver as shared;
+pub(crate) use rota_chaos::real::cards::driver::{HANG_DEADLINE, cards, gpus, marks};
+use rota_node::devices::Inventory;
+use rota_node::devices::probe::Program;
+use std::ops::Deref;
 use tempfile::TempDir;
-
-/// Deadline of tests in which something hangs: long for a healthy call, short to wait for.
-pub(crate) const HANG_DEADLINE: Duration = Duration::from_millis(1_000);
 
 /// One copy of the library and its script.
 pub(crate) struct Driver {
     pub(crate) dir: TempDir,
-    pub(crate) stage: Stage,
+    shared: shared::Driver,
+}
+
+impl Deref for Driver {
+    type Target = shared::Driver;
+
+    fn deref(&self) -> &shared::Driver {
+        &self.shared
+    }
 }
 
 impl Driver {
     pub(crate) fn with(cards: Vec<Card>) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let stage = Stage::in_folder(dir.path(), cards).expect("built as a dependency of this test");
-        Self { dir, stage }
+        let shared = shared::Driver::of(dir.path().to_owned(), stage, program().file);
+        Self { dir, shared }
     }
 
     /// The same driver without one of its functions.
@@ -39,35 +44,6 @@ impl Driver {
     pub(crate) fn says(&self, script: &Script) {
         self.stage.says(script).expect("writable");
     }
-
-    pub(crate) fn library(&self) -> PathBuf {
-        self.stage.library()
-    }
-
-    pub(crate) fn inventory(&self) -> Inventory {
-        // Nothing hangs here, so that only a very slow machine would notice the deadline.
-        self.inventory_within(Duration::from_secs(60))
-    }
-
-    /// As the agent asks: by a process.
-    pub(crate) fn inventory_within(&self, deadline: Duration) -> Inventory {
-        Self::over(Probe::process(self.source(), program(), deadline))
-    }
-
-    /// As where no process can be started: by a thread.
-    pub(crate) fn inventory_by_threads(&self, deadline: Duration) -> Inventory {
-        let source = self.source();
-        Self::over(Probe::guarded("nvml", deadline, Box::new(move || source.make())))
-    }
-
-    fn source(&self) -> Source {
-        Source::Nvml { library: self.library().into(), root: self.dir.path().to_owned() }
-    }
-
-    fn over(nvml: Probe) -> Inventory {
-        let sim = Box::new(SimProvider::new("1xfpga", "h").expect("fair"));
-        Inventory::of(vec![nvml, Probe::direct(sim)], &DeviceConfig::default())
-    }
 }
 
 /// The tests' own program is no probe; the crate's is.
@@ -75,36 +51,7 @@ pub(crate) fn program() -> Program {
     Program { file: env!("CARGO_BIN_EXE_rota-chaos").into(), args: Vec::new() }
 }
 
-pub(crate) fn cards(names: &[&str]) -> Vec<Card> {
-    names.iter().map(|name| Card::new(name)).collect()
-}
-
-pub(crate) fn gpus(facts: &HostFacts) -> Vec<DeviceFacts> {
-    facts.devices.iter().filter(|d| d.kind != DeviceKind::Fpga).cloned().collect()
-}
-
-/// `A B- C?`: healthy, lost, unknown.
-pub(crate) fn marks(facts: &HostFacts) -> String {
-    let marks: Vec<String> = gpus(facts)
-        .iter()
-        .map(|d| match d.health {
-            DeviceHealth::Healthy => d.uuid.0.clone(),
-            DeviceHealth::Lost { .. } => format!("{}-", d.uuid),
-            // The state's words; a look never says them.
-            DeviceHealth::Degraded { .. } | DeviceHealth::Quarantined { .. } => format!("{}!", d.uuid),
-            DeviceHealth::Unknown { .. } | DeviceHealth::Dirty { .. } => format!("{}?", d.uuid),
-        })
-        .collect();
-    marks.join(" ")
-}
-
-/// Looks until the cards are so. On a busy machine a healthy driver may miss a short deadline now and then.
+/// Looks until the cards are so.
 pub(crate) async fn until(inventory: &mut Inventory, expected: &str) {
-    for _ in 0..200 {
-        if marks(&inventory.refresh().await) == expected {
-            return;
-        }
-        tokio::time::sleep(HANG_DEADLINE / 20).await;
-    }
-    panic!("never `{expected}`: {:?} {:?}", marks(&inventory.refresh().await), inventory.notes());
+    shared::until(inventory, expected).await.expect("the cards come to be so");
 }
