@@ -124,6 +124,16 @@ fn g7_remaps_and_cordons() {
 }
 
 #[test]
+fn g8_slowed_cards() {
+    timely("G8");
+}
+
+#[test]
+fn g9_bad_links_and_stragglers() {
+    timely("G9");
+}
+
+#[test]
 fn g10_sharing_daemons_and_slices() {
     timely("G10");
 }

@@ -266,7 +266,7 @@ pub fn record_devices(devices: &[DeviceFacts], readings: &[DeviceReading]) {
             set(name, silent, None);
         }
     }
-    for DeviceReading { uuid, busy_permille, vram_used_mib, temperature_c, power_mw } in readings {
+    for DeviceReading { uuid, busy_permille, vram_used_mib, temperature_c, power_mw, .. } in readings {
         set(DEVICE_BUSY, uuid, busy_permille.map(|permille| f64::from(permille) / 1_000.0));
         // At most 16 TiB in MiB: exact in a float.
         set(DEVICE_MEMORY_USED, uuid, vram_used_mib.map(|mib| (mib << 20) as f64));
@@ -318,6 +318,7 @@ mod tests {
             vram_used_mib: Some(2),
             temperature_c: None,
             power_mw: Some(71_500),
+            clock_permille: None,
         };
         metrics::with_local_recorder(&recorder, || record_devices(&devices, &[reading]));
         let text = meters.render();

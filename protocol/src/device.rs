@@ -148,4 +148,6 @@ pub struct DeviceReading {
     pub temperature_c: Option<u16>,
     /// Power draw in mW.
     pub power_mw: Option<u32>,
+    /// Clock of the multiprocessors, in thousandths of the most that it can be.
+    pub clock_permille: Option<u16>,
 }

@@ -12,7 +12,7 @@ pub enum Stage {
     /// Nothing is held against it.
     #[default]
     Well,
-    /// Throttled, or its links are in doubt: granted only to work that needs one card.
+    /// Throttled, slow without a reason, or its links are in doubt: granted only to work that needs one card.
     Degraded,
     /// Degraded before, well for some time now; still only for work that needs one card.
     Trial,
@@ -44,7 +44,7 @@ impl Stage {
     pub fn after(self, cause: Cause) -> Option<Self> {
         use Stage::{Degraded, Out, Probation, Quarantined, Suspect, Trial, Well};
         Some(match (self, cause) {
-            (Well | Trial, Cause::Throttled | Cause::Fabric) => Degraded,
+            (Well | Trial, Cause::Throttled | Cause::Fabric | Cause::Slow) => Degraded,
             (Well | Degraded | Trial | Probation, Cause::JobsFailed) => Suspect,
             (Well | Degraded | Trial | Suspect | Probation, Cause::Fault | Cause::NodeFault) => Quarantined,
             (Well | Degraded | Trial | Suspect | Probation | Quarantined, Cause::Fatal) => Out,
@@ -107,11 +107,13 @@ pub enum Cause {
     Cleared,
     /// Worth knowing; no step.
     Noted,
+    /// Slower than it should be, or than its equals in the same work, and no reason is told.
+    Slow,
 }
 
 impl Cause {
     /// Every cause.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Program,
         Self::Contained,
         Self::Throttled,
@@ -125,6 +127,7 @@ impl Cause {
         Self::Served,
         Self::Cleared,
         Self::Noted,
+        Self::Slow,
     ];
 
     /// A host may say so of its own devices; the rest follows in the state, or is an operator's.
@@ -150,6 +153,7 @@ impl Cause {
             Self::Served => "served",
             Self::Cleared => "cleared",
             Self::Noted => "noted",
+            Self::Slow => "slow",
         }
     }
 }

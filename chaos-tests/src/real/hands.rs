@@ -18,7 +18,7 @@ async fn scenario(bench: &Bench, name: &str, what: &str) -> Result<Row, LabError
 }
 
 /// All rows, in the order of the table.
-pub const ROWS: [(&str, Try); 29] = [
+pub const ROWS: [(&str, Try); 31] = [
     ("P6", |bench| Box::pin(agent_death::adopted(bench))),
     ("P7", |bench| Box::pin(agent_death::orphaned(bench))),
     ("R061", |bench| Box::pin(agent_death::at_any_point(bench))),
@@ -59,6 +59,8 @@ pub const ROWS: [(&str, Try); 29] = [
     ("G5", |bench| Box::pin(cards::with_library(bench, "G5", cards::driver_upgraded(bench)))),
     ("G6", |bench| Box::pin(cards::with_library(bench, "G6", cards::clean_or_dirty(bench)))),
     ("G7", |bench| Box::pin(cards::with_library(bench, "G7", cards::remaps_and_cordons(bench)))),
+    ("G8", |bench| Box::pin(cards::with_library(bench, "G8", cards::slowed(bench)))),
+    ("G9", |bench| Box::pin(cards::with_library(bench, "G9", cards::bad_links_and_stragglers(bench)))),
     ("G10", |bench| Box::pin(cards::with_library(bench, "G10", cards::daemon_dies(bench)))),
     ("G13", |bench| Box::pin(cards::mass_alarm(bench))),
     ("G14", |bench| Box::pin(cards::shunned(bench))),

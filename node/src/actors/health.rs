@@ -9,14 +9,14 @@ use crate::io::kmsg::{self as stream, Told};
 use crate::io::{clock, durable, proc};
 use crate::logic::env::TOKEN_VAR;
 use crate::logic::health::kmsg::{self, Bus, XidLine};
-use crate::logic::health::{Culprit, Health, Own, Rules, Seen};
+use crate::logic::health::{self, Culprit, Health, Own, Rules, Seen, teams};
 use crate::meters;
 use crate::node::Node;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use rota_protocol::RequestId;
 use rota_protocol::command::{Command, Proposal};
 use rota_protocol::device::HostFacts;
-use rota_protocol::health::{Cause, FINDINGS_MAX, Finding, HealthReport, Source};
+use rota_protocol::health::{FINDINGS_MAX, Finding, HealthReport, Source};
 use rota_protocol::ids::{BootId, DeviceUuid, Token};
 use rota_protocol::job::Actor as Author;
 use std::collections::BTreeMap;
@@ -130,9 +130,10 @@ impl Actor for HealthActor {
 
 /// One Xid, wherever it was heard of.
 fn xid(myself: &ActorRef<Msg>, state: &mut State, line: &XidLine, source: Source) {
-    let own = own(&state.node, &state.facts);
+    let own = own(state);
     let culprit = line.pid.map_or(Culprit::Unknown, |pid| culprit(&state.node, pid));
-    let seen = Seen { facts: &state.facts.devices, signs: &state.signs, own: &own, now_ms: clock::wall_ms() };
+    let (facts, now_ms) = (&state.facts.devices, clock::wall_ms());
+    let seen = Seen { facts, signs: &state.signs, own: &own, teams: &[], now_ms };
     let verdict = state.health.xid(line, source, culprit, &seen);
     metrics::counter!(meters::XIDS, "class" => verdict.class.word()).increment(1);
     if verdict.alarm {
@@ -149,9 +150,11 @@ fn xid(myself: &ActorRef<Msg>, state: &mut State, line: &XidLine, source: Source
 }
 
 fn look(myself: &ActorRef<Msg>, state: &mut State) {
-    let own = own(&state.node, &state.facts);
+    let own = own(state);
     let now_ms = clock::wall_ms();
-    let seen = Seen { facts: &state.facts.devices, signs: &state.signs, own: &own, now_ms };
+    let readings = state.node.readings();
+    let teams = state.node.consensus.read(|replica| teams(replica, &own, &readings));
+    let seen = Seen { facts: &state.facts.devices, signs: &state.signs, own: &own, teams: &teams, now_ms };
     let looked = state.health.look(&seen);
     for finding in &looked.findings {
         tracing::warn!(device = %finding.uuid, cause = finding.cause.word(), text = finding.text, "found");
@@ -189,29 +192,9 @@ fn events(facts: &HostFacts, signs: &Signs) -> Vec<XidLine> {
 }
 
 /// What the state knows of this host's devices.
-fn own(node: &Node, facts: &HostFacts) -> BTreeMap<DeviceUuid, Own> {
-    let bad = |cause: Cause| {
-        !matches!(cause, Cause::Clean | Cause::Repaired | Cause::Served | Cause::Cleared | Cause::Noted)
-    };
-    node.consensus.read(|replica| {
-        let own = |uuid: &DeviceUuid| {
-            let mark = replica.care().mark(uuid);
-            let used = replica.host(node.host).and_then(|host| host.used.devices.get(uuid));
-            let holders = used
-                .into_iter()
-                .flat_map(|used| &used.holders)
-                .filter_map(|holder| Some((holder.token, replica.attempt(holder.token)?.task.job)));
-            Own {
-                stage: mark.map(|mark| mark.stage).unwrap_or_default(),
-                until_ms: mark.and_then(|mark| mark.until_ms),
-                cause: mark
-                    .and_then(|mark| mark.reasons.iter().rev().find(|reason| bad(reason.cause)))
-                    .map(|reason| (reason.cause, reason.source)),
-                holders: holders.collect(),
-            }
-        };
-        facts.devices.iter().map(|device| (device.uuid.clone(), own(&device.uuid))).collect()
-    })
+fn own(state: &State) -> BTreeMap<DeviceUuid, Own> {
+    let node = &state.node;
+    node.consensus.read(|replica| health::own(replica, node.host, &state.facts.devices))
 }
 
 /// Whose process this is: its environment says which attempt it belongs to, or its session does.

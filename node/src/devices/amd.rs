@@ -179,6 +179,7 @@ fn reading(folder: &Path, uuid: DeviceUuid) -> DeviceReading {
             .and_then(|used| clean::vram_used_mib(used, total)),
         temperature_c: heat.and_then(clean::temperature_c),
         power_mw: of("power1_average").or_else(|| of("power1_input")).and_then(milliwatts),
+        clock_permille: None,
     }
 }
 

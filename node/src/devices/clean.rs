@@ -84,6 +84,13 @@ pub fn power_mw(milliwatts: u32) -> Option<u32> {
     (1..=POWER_MW_MAX).contains(&milliwatts).then_some(milliwatts)
 }
 
+/// A clock beside the most it can be, in permille.
+#[must_use]
+pub fn clock_permille((now, most): (u32, u32)) -> Option<u16> {
+    let share = u64::from(now) * 1_000 / u64::from(most).max(1);
+    u16::try_from(share).ok().filter(|permille| *permille <= 1_000)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

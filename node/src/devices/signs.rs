@@ -35,6 +35,19 @@ pub struct DeviceSigns {
     pub lost: bool,
     /// Who uses it; absent when the driver does not tell.
     pub processes: Option<Vec<CardProcess>>,
+    /// Busy share of the compute units.
+    pub busy_permille: Option<u16>,
+    /// Fast links to other cards.
+    pub links: LinkSigns,
+}
+
+/// A card's fast links.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkSigns {
+    /// How many are up; absent where it has none, or does not tell.
+    pub up: Option<u32>,
+    /// Errors that made a link start anew or send again, over all that are up. May go backwards: a reset, or a link less.
+    pub errors: Option<u64>,
 }
 
 /// Counts of memory errors. They may go backwards: a volatile count begins anew with the driver, either at a reset.
@@ -99,6 +112,18 @@ impl Throttle {
     #[must_use]
     pub fn power_brake(self) -> bool {
         self.0 & 0x80 != 0
+    }
+
+    /// The power cap holds it back.
+    #[must_use]
+    pub fn power_cap(self) -> bool {
+        self.0 & 0x4 != 0
+    }
+
+    /// There is any reason: also idling, an operator's clocks, a power cap, cards that are kept in step.
+    #[must_use]
+    pub fn is_explained(self) -> bool {
+        self.0 != 0
     }
 
     /// Any of the reasons that say that something is wrong; idle clocks and power caps do not.

@@ -238,6 +238,7 @@ fn reading(device: &DeviceFacts, reads: u64) -> DeviceReading {
         vram_used_mib: device.vram_mib.map(|vram| (vram / 100).min(512)),
         temperature_c: Some(31 + small(5)),
         power_mw: Some(62_000 + u32::from(small(6_000))),
+        clock_permille: None,
     }
 }
 

@@ -149,6 +149,7 @@ pub(crate) fn status_digests() -> Vec<(&'static str, StatusDigest)> {
                 vram_used_mib: None,
                 temperature_c: None,
                 power_mw: None,
+                clock_permille: None,
             },
         ],
     };

@@ -173,6 +173,7 @@ pub(crate) fn reading() -> DeviceReading {
         vram_used_mib: Some(70_001),
         temperature_c: Some(65),
         power_mw: Some(650_002),
+        clock_permille: Some(901),
     }
 }
 

@@ -1,7 +1,7 @@
-//! What a card says of its wellbeing: memory errors, remapped rows, the recovery action.
+//! What a card says of its wellbeing: memory errors, remapped rows, the recovery action, its links.
 
 use super::{answer, ask, told};
-use crate::script::{Card, code, wall_ms};
+use crate::script::{Card, Links, code, wall_ms};
 use std::ffi::{c_int, c_longlong, c_uint, c_ulonglong, c_void};
 
 /// `NVML_FI_DEV_REMAPPED_COR` and the three after it.
@@ -88,4 +88,41 @@ pub unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
     });
     // SAFETY: by this function's contract.
     unsafe { answer(errors, counted) }
+}
+
+/// Whether one NVLink is up.
+///
+/// # Safety
+/// `active` must be valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetNvLinkState(
+    device: *mut c_void,
+    link: c_uint,
+    active: *mut c_uint,
+) -> c_uint {
+    let told = link_of(device, link).map(|links| c_uint::from(link < links.up));
+    // SAFETY: by this function's contract.
+    unsafe { answer(active, told) }
+}
+
+/// Errors of one kind on one NVLink that is up.
+///
+/// # Safety
+/// `errors` must be valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetNvLinkErrorCounter(
+    device: *mut c_void,
+    link: c_uint,
+    _counter: c_uint,
+    errors: *mut c_ulonglong,
+) -> c_uint {
+    let told = link_of(device, link).map(|links| links.errors);
+    // SAFETY: by this function's contract.
+    unsafe { answer(errors, told) }
+}
+
+/// The card's links, if it has this one.
+fn link_of(device: *mut c_void, link: c_uint) -> Result<Links, u32> {
+    let links = ask(device, "links").and_then(|(card, _)| told(card.links))?;
+    if link < links.count { Ok(links) } else { Err(code::INVALID_ARGUMENT) }
 }

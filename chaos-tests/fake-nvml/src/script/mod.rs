@@ -29,6 +29,7 @@
 //! process=4711 1073741824 compute   pid, bytes (`-` when not told), `compute`, `graphics` or `mps`
 //! processes=4294967295         how many processes there are said to be, if not as many as there are
 //! nvlink=0                     cards of one number are joined by NVLink
+//! links=18 17 0                NVLinks: how many there are, how many are up, errors of each that is
 //! switch=0                     cards of one number hang on one PCIe switch
 //! mig=1                        MIG mode; slices imply it
 //! slots=7                      how many slices the card may have
@@ -39,12 +40,15 @@
 //! ```
 //!
 //! Calls are `handle uuid name bus minor memory utilization temperature power power_limit capability clock throttle
-//! ecc field processes mig slice profile p2p topology events`. Values are bytes up to the line's end. A line that is
+//! ecc field processes mig slice profile p2p topology events links`. Values are bytes up to the line's end. A line that is
 //! absent where an `Option` stands below makes the call answer "not supported".
 
 pub mod code;
+mod signs;
 mod text;
 pub mod throttle;
+
+pub use signs::{Ecc, Links, Ramp, Remap};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -52,7 +56,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Calls about a card that may fail or hang.
-pub const CALLS: [&str; 22] = [
+pub const CALLS: [&str; 23] = [
     "handle",
     "uuid",
     "name",
@@ -75,6 +79,7 @@ pub const CALLS: [&str; 22] = [
     "p2p",
     "topology",
     "events",
+    "links",
 ];
 
 /// What the library answers.
@@ -148,6 +153,8 @@ pub struct Card {
     pub processes_said: Option<u32>,
     /// Cards of one number are joined by NVLink.
     pub nvlink: Option<u32>,
+    /// NVLinks; none where the card has none.
+    pub links: Option<Links>,
     /// Cards of one number hang on one PCIe switch.
     pub switch: Option<u32>,
     /// MIG mode without a slice; slices imply the mode.
@@ -160,43 +167,6 @@ pub struct Card {
     pub profiles: Vec<Profile>,
     /// Its faults.
     pub faults: Faults,
-}
-
-/// Counts of memory errors.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Ecc {
-    /// Corrected since the driver was loaded.
-    pub volatile_corrected: u64,
-    /// Not corrected since the driver was loaded.
-    pub volatile_uncorrected: u64,
-    /// Corrected in the card's life.
-    pub aggregate_corrected: u64,
-    /// Not corrected in the card's life.
-    pub aggregate_uncorrected: u64,
-}
-
-/// How counts of memory errors grow by themselves.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Ramp {
-    /// Corrected errors a second.
-    pub corrected_per_s: u64,
-    /// Uncorrected errors a second.
-    pub uncorrected_per_s: u64,
-    /// Since this wall time, in ms.
-    pub since_ms: u64,
-}
-
-/// Remapped rows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Remap {
-    /// Rows remapped after corrected errors.
-    pub corrected: u32,
-    /// Rows remapped after uncorrected errors.
-    pub uncorrected: u32,
-    /// One waits for a reset.
-    pub pending: bool,
-    /// One could not be remapped.
-    pub failed: bool,
 }
 
 /// A process on a card.

@@ -1,6 +1,6 @@
 //! Scripts as lines, and lines as scripts. Lines that say nothing are passed over; numbers that are none are zero.
 
-use super::{Card, Ecc, Faults, List, Process, Profile, Ramp, Remap, Script, Slice};
+use super::{Card, Ecc, Faults, Links, List, Process, Profile, Ramp, Remap, Script, Slice};
 use std::io::{self, Write};
 
 impl Script {
@@ -117,6 +117,9 @@ impl Card {
             let (pending, failed) = (u8::from(r.pending), u8::from(r.failed));
             writeln!(out, "remap={} {} {pending} {failed}", r.corrected, r.uncorrected)?;
         }
+        if let Some(l) = self.links {
+            writeln!(out, "links={} {} {}", l.count, l.up, l.errors)?;
+        }
         for (number, xid) in &self.xids {
             writeln!(out, "xid={number} {xid}")?;
         }
@@ -171,6 +174,7 @@ impl Card {
                 self.remap =
                     Some(Remap { corrected, uncorrected, pending: long(2) != 0, failed: long(3) != 0 });
             }
+            "links" => self.links = Some(Links { count: short(0), up: short(1), errors: long(2) }),
             "xid" => self.xids.push((long(0), long(1))),
             "process" => {
                 let bytes = (word(1) != b"-").then(|| long(1));

@@ -10,6 +10,7 @@ mod odd;
 pub mod sharing;
 mod sick;
 pub mod site;
+mod slow;
 mod xids;
 
 use super::Bench;
@@ -26,6 +27,7 @@ pub(super) use looks::{driver_upgraded, hung_call, renumbered};
 pub(super) use odd::values;
 pub(super) use sharing::daemon_dies;
 pub(super) use sick::{gone_and_back, remaps_and_cordons};
+pub(super) use slow::{bad_links_and_stragglers, slowed};
 pub(super) use xids::decided_in_time;
 
 /// Names of eight cards, each with an address of its own ([`eight`]).

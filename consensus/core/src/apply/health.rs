@@ -1,9 +1,10 @@
 //! Health: what a host found about its devices and itself. A finding moves a device along the one table of stages
 //! ([`Stage::after`]) or changes nothing; what follows for attempts and for the host is here.
 
-use super::{Answer, Event, Step, cancel, cut, no_host};
+use super::{Answer, Event, Step, cancel, change_job, cut, no_host};
 use crate::state::State;
 use crate::state::host::{HostFault, HostLife};
+use crate::state::job::Job;
 use rota_protocol::command::Outcome;
 use rota_protocol::health::{
     Cause, FINDINGS_MAX, Finding, HealthReport, Reason, Source, Stage, TRIAL_MS_MAX,
@@ -90,9 +91,27 @@ pub(super) fn turn(
         if matches!(to, Stage::Quarantined | Stage::Out) {
             cancel::ask_end(state, step, token, EndReason::Device);
         }
+        if to == Stage::Degraded && matches!(cause, Cause::Slow | Cause::Fabric) {
+            move_away(state, step, token);
+        }
         if let Some(job) = state.attempt(token).map(|attempt| attempt.task.job) {
             step.note(Event::JobChanged(job));
         }
+    }
+}
+
+/// A card holds up work over several: that is ended, to start again without it. What may not be queued again stays.
+fn move_away(state: &mut State, step: &mut Step, token: Token) {
+    let Some(attempt) = state.attempt(token) else {
+        return;
+    };
+    let (wide, id) = (attempt.in_gang || attempt.devices.len() > 1, attempt.task.job);
+    if !wide || attempt.end_reason.is_some() || !state.job(id).is_some_and(|job| job.spec.requeue) {
+        return;
+    }
+    let may = change_job(state, id, step.now_ms, Job::may_move_away);
+    if may.is_some_and(|(may, _)| may) {
+        cancel::ask_end(state, step, token, EndReason::Device);
     }
 }
 

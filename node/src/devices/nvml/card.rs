@@ -163,6 +163,7 @@ pub(super) fn reading(device: &Device<'_>) -> Option<DeviceReading> {
         vram_used_mib: memory.and_then(|m| clean::vram_used_mib(m.used, m.total)),
         temperature_c: device.temperature(TemperatureSensor::Gpu).ok().and_then(clean::temperature_c),
         power_mw: device.power_usage().ok().and_then(clean::power_mw),
+        clock_permille: signs::clock(device, &mut Asked::default()).and_then(clean::clock_permille),
     })
 }
 

@@ -2,16 +2,20 @@
 //! (fault G12).
 
 use super::card::Asked;
+use crate::devices::clean;
 use crate::devices::signs::{
-    CardProcess, DeviceSigns, EccCounts, PROCESSES_MAX, Recovery, RowRemap, Throttle,
+    CardProcess, DeviceSigns, EccCounts, LinkSigns, PROCESSES_MAX, Recovery, RowRemap, Throttle,
 };
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError};
+use nvml_wrapper::enum_wrappers::nv_link::ErrorCounter;
 use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
 use nvml_wrapper::structs::device::FieldId;
 
 /// Fields: rows remapped after corrected and uncorrected errors, pending, failed; the recovery action.
 const FIELDS: [u32; 5] = [142, 143, 144, 145, 230];
+/// Links of one card, at most.
+const LINKS_MAX: u32 = 18;
 /// More MHz than any clock has.
 const CLOCK_MHZ_MAX: u32 = 100_000;
 
@@ -29,6 +33,10 @@ pub(super) fn signs(device: &Device<'_>, asked: &mut Asked) -> DeviceSigns {
         clock_mhz: clock(device, asked),
         recovery: fields[4].map(Recovery::of),
         processes: processes(device, asked),
+        busy_permille: asked
+            .told(device.utilization_rates(), "utilization")
+            .and_then(|busy| clean::permille(busy.gpu)),
+        links: links(device, asked),
         ..DeviceSigns::default()
     }
 }
@@ -43,10 +51,26 @@ fn ecc(device: &Device<'_>, asked: &mut Asked) -> EccCounts {
     }
 }
 
-fn clock(device: &Device<'_>, asked: &mut Asked) -> Option<(u32, u32)> {
+pub(super) fn clock(device: &Device<'_>, asked: &mut Asked) -> Option<(u32, u32)> {
     let now = asked.told(device.clock_info(Clock::SM), "clock")?;
     let most = asked.told(device.max_clock_info(Clock::SM), "clock")?;
     (most > 0 && most < CLOCK_MHZ_MAX && now <= most).then_some((now, most))
+}
+
+/// A card without links says so at the first of them.
+fn links(device: &Device<'_>, asked: &mut Asked) -> LinkSigns {
+    let mut own = LinkSigns::default();
+    for number in 0..LINKS_MAX {
+        let link = device.link_wrapper_for(number);
+        let Some(is_up) = asked.told(link.is_active(), "link") else { break };
+        own.up = Some(own.up.unwrap_or(0) + u32::from(is_up));
+        for counter in [ErrorCounter::DlReplay, ErrorCounter::DlRecovery].into_iter().filter(|_| is_up) {
+            if let Some(count) = asked.told(link.error_counter(counter), "link errors") {
+                own.errors = Some(own.errors.unwrap_or(0).saturating_add(count));
+            }
+        }
+    }
+    own
 }
 
 fn fields(device: &Device<'_>, asked: &mut Asked) -> [Option<u32>; FIELDS.len()] {

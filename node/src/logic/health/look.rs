@@ -1,5 +1,7 @@
 //! One look at the devices: what their drivers say now, beside what was seen before.
 
+use super::links::Links;
+use super::pace::{Pace, Team, is_low};
 use super::{CLEAN_LOOKS, Health, Own, Seen};
 use crate::devices::signs::{DeviceSigns, EccCounts, Recovery};
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind};
@@ -11,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// So many of the newest [`TROUBLE_MINUTES`] minutes with a slowed card degrade it: 0.6 a minute.
 const TROUBLE_MAX: usize = 6;
 /// The minutes that are looked at.
-const TROUBLE_MINUTES: u64 = 10;
+pub(super) const TROUBLE_MINUTES: u64 = 10;
 /// The same is told again no sooner than this, in ms: the state may have refused it, or nobody heard it.
 const AGAIN_MS: u64 = 10_000;
 /// The same for what the breaker may hold back.
@@ -31,6 +33,17 @@ pub(super) struct Card {
     /// When what was told last.
     told: BTreeMap<Cause, u64>,
     ecc: Option<EccCounts>,
+    pace: Pace,
+    links: Links,
+}
+
+/// What one device is seen beside.
+struct Beside<'a> {
+    team: Option<&'a Team>,
+    /// Most busy cards of its model here are as slow.
+    set_low: bool,
+    /// The most links that any equal card of its island has up.
+    links_up: u32,
 }
 
 /// What a look comes to.
@@ -56,7 +69,8 @@ impl Health {
             let signs = seen.signs.get(&device.uuid);
             let card = self.cards.entry(device.uuid.clone()).or_default();
             let gone = is_gone(device, seen.facts);
-            let told = card.look(device, signs, &own, gone, seen.now_ms);
+            let beside = beside(device, seen);
+            let told = card.look(device, signs, &own, gone, &beside, seen.now_ms);
             for (cause, source, text) in told {
                 if card.may_tell(cause, own.stage, seen.now_ms) {
                     if matches!(cause, Cause::Fault | Cause::NodeFault | Cause::Fatal) {
@@ -96,6 +110,20 @@ impl Health {
     }
 }
 
+/// What a device is seen beside.
+fn beside<'a>(device: &DeviceFacts, seen: &Seen<'a>) -> Beside<'a> {
+    let equals = || seen.facts.iter().filter(|other| other.model == device.model);
+    let signs = |other: &DeviceFacts| seen.signs.get(&other.uuid);
+    let busy: Vec<bool> = equals().filter_map(|other| is_low(signs(other)?)).collect();
+    let low = busy.iter().filter(|low| **low).count();
+    let joined = |other: &&DeviceFacts| device.island.is_some() && other.island == device.island;
+    Beside {
+        team: seen.teams.iter().find(|team| team.cards.iter().any(|mate| mate.uuid == device.uuid)),
+        set_low: busy.len() > 1 && 2 * low > busy.len(),
+        links_up: equals().filter(joined).filter_map(|other| signs(other)?.links.up).max().unwrap_or(0),
+    }
+}
+
 /// What ran on a broken device, and how it ended if it did.
 fn broken(own: &Own, uuid: &DeviceUuid, text: &str) -> Vec<(Token, AttemptEnd)> {
     let end = |token| (token, AttemptEnd::DeviceFault { reason: format!("{text} ({uuid})") });
@@ -119,6 +147,7 @@ impl Card {
         signs: Option<&DeviceSigns>,
         own: &Own,
         gone: bool,
+        beside: &Beside<'_>,
         now_ms: u64,
     ) -> Vec<Told> {
         let none = DeviceSigns::default();
@@ -133,6 +162,10 @@ impl Card {
             }];
         }
         let mut told = self.trouble(signs, now_ms);
+        let links = self.links.look(&signs.links, beside.links_up, now_ms);
+        told.extend(links.map(|text| (Cause::Fabric, Source::Nvml, text)));
+        let slow = self.pace.look(&device.uuid, signs, beside.team, beside.set_low, now_ms);
+        told.extend(slow.map(|text| (Cause::Slow, Source::Probe, text)));
         let noted = told.iter().all(|(cause, ..)| *cause == Cause::Noted);
         // What nobody knows is neither good nor bad.
         self.clean = match device.health {
@@ -199,6 +232,11 @@ impl Card {
             Stage::Well | Stage::Out => {
                 self.gone = false;
                 None
+            }
+            // One that was slow must show its speed: while it idles nobody knows.
+            Stage::Degraded if own.cause.is_some_and(|(cause, _)| cause == Cause::Slow) => {
+                let proven = self.troubled.is_empty() && self.pace.is_proven();
+                tell(Cause::Clean, Source::Probe, "at speed under load").filter(|_| proven)
             }
             Stage::Degraded if self.troubled.is_empty() && self.quiet(Cause::Fabric, now_ms) => {
                 tell(Cause::Clean, Source::Nvml, "nothing of it for ten minutes")

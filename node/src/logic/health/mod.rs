@@ -9,16 +9,20 @@ pub mod kmsg;
 pub mod xid;
 
 mod faults;
+mod links;
 mod look;
+mod pace;
 
 pub use faults::Faults;
 pub use look::Looked;
+pub use pace::{Mate, Team, teams};
 
 use crate::devices::Signs;
 use kmsg::{Bus, XidLine, advice};
+use rota_core::State;
 use rota_protocol::device::DeviceFacts;
 use rota_protocol::health::{Cause, Finding, Source, Stage};
-use rota_protocol::ids::{DeviceUuid, JobId, Token};
+use rota_protocol::ids::{DeviceUuid, HostId, JobId, Token};
 use rota_protocol::job::AttemptEnd;
 use std::collections::BTreeMap;
 use xid::{Class, XidTable};
@@ -56,6 +60,31 @@ pub struct Own {
     pub holders: Vec<(Token, JobId)>,
 }
 
+/// What the state knows of a host's devices.
+#[must_use]
+pub fn own(state: &State, host: HostId, facts: &[DeviceFacts]) -> BTreeMap<DeviceUuid, Own> {
+    let bad = |cause: Cause| {
+        !matches!(cause, Cause::Clean | Cause::Repaired | Cause::Served | Cause::Cleared | Cause::Noted)
+    };
+    let own = |uuid: &DeviceUuid| {
+        let mark = state.care().mark(uuid);
+        let used = state.host(host).and_then(|host| host.used.devices.get(uuid));
+        let holders = used
+            .into_iter()
+            .flat_map(|used| &used.holders)
+            .filter_map(|holder| Some((holder.token, state.attempt(holder.token)?.task.job)));
+        Own {
+            stage: mark.map(|mark| mark.stage).unwrap_or_default(),
+            until_ms: mark.and_then(|mark| mark.until_ms),
+            cause: mark
+                .and_then(|mark| mark.reasons.iter().rev().find(|reason| bad(reason.cause)))
+                .map(|reason| (reason.cause, reason.source)),
+            holders: holders.collect(),
+        }
+    };
+    facts.iter().map(|device| (device.uuid.clone(), own(&device.uuid))).collect()
+}
+
 /// What is known at one moment. Times are ms since the epoch, as the state counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
@@ -65,6 +94,8 @@ pub struct Seen<'a> {
     pub signs: &'a Signs,
     /// What the state knows.
     pub own: &'a BTreeMap<DeviceUuid, Own>,
+    /// The work over several cards that its devices take part in.
+    pub teams: &'a [Team],
     /// Now.
     pub now_ms: u64,
 }
@@ -248,5 +279,7 @@ fn joined<'a>(hit: &[&'a DeviceFacts], facts: &'a [DeviceFacts]) -> Vec<&'a Devi
     facts.iter().filter(same).collect()
 }
 
+#[cfg(test)]
+mod slow_tests;
 #[cfg(test)]
 mod tests;

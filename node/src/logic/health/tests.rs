@@ -7,18 +7,19 @@ use rota_protocol::device::{DeviceHealth, DeviceKind};
 
 /// One look before a full minute.
 const T0: u64 = 1_790_000_040_000 - LOOK_MS;
-const LOOK_MS: u64 = 2_000;
+pub(super) const LOOK_MS: u64 = 2_000;
 
 /// A host's devices, what the state holds against them, and the decider.
-struct Lab {
+pub(super) struct Lab {
     health: Health,
-    facts: Vec<DeviceFacts>,
+    pub(super) facts: Vec<DeviceFacts>,
     signs: Signs,
-    own: BTreeMap<DeviceUuid, Own>,
+    pub(super) own: BTreeMap<DeviceUuid, Own>,
+    pub(super) teams: Vec<Team>,
     now_ms: u64,
 }
 
-fn uuid(name: &str) -> DeviceUuid {
+pub(super) fn uuid(name: &str) -> DeviceUuid {
     DeviceUuid(name.into())
 }
 
@@ -39,16 +40,17 @@ fn card(name: &str, at: u32) -> DeviceFacts {
 }
 
 impl Lab {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let rules = Rules { table: XidTable::built_in(), trial_ms: TRIAL_MS };
         let facts: Vec<DeviceFacts> =
             ["A", "B", "C", "D"].into_iter().zip(0..).map(|(n, at)| card(n, at)).collect();
         let own = facts.iter().map(|d| (d.uuid.clone(), Own::default())).collect();
-        Self { health: Health::new(rules), facts, signs: Signs::new(), own, now_ms: T0 }
+        Self { health: Health::new(rules), facts, signs: Signs::new(), own, teams: Vec::new(), now_ms: T0 }
     }
 
     fn seen<R>(&mut self, ask: impl FnOnce(&mut Health, &Seen<'_>) -> R) -> R {
-        let seen = Seen { facts: &self.facts, signs: &self.signs, own: &self.own, now_ms: self.now_ms };
+        let (facts, signs, own, teams) = (&self.facts, &self.signs, &self.own, &self.teams);
+        let seen = Seen { facts, signs, own, teams, now_ms: self.now_ms };
         ask(&mut self.health, &seen)
     }
 
@@ -61,14 +63,14 @@ impl Lab {
     }
 
     /// One look; the state takes what it is told.
-    fn look(&mut self) -> Vec<(String, Cause)> {
+    pub(super) fn look(&mut self) -> Vec<(String, Cause)> {
         self.now_ms += LOOK_MS;
         let looked = self.seen(|health, seen| health.look(seen));
         self.take(&looked.findings);
         looked.findings.into_iter().map(|f| (f.uuid.0, f.cause)).collect()
     }
 
-    fn looks(&mut self, count: u32) -> Vec<(String, Cause)> {
+    pub(super) fn looks(&mut self, count: u32) -> Vec<(String, Cause)> {
         (0..count).flat_map(|_| self.look()).collect()
     }
 
@@ -88,16 +90,16 @@ impl Lab {
         }
     }
 
-    fn stage(&self, name: &str) -> Stage {
+    pub(super) fn stage(&self, name: &str) -> Stage {
         self.own[&uuid(name)].stage
     }
 
-    fn hold(&mut self, name: &str, tokens: &[u64]) {
+    pub(super) fn hold(&mut self, name: &str, tokens: &[u64]) {
         let holders = tokens.iter().map(|n| (Token(*n), JobId(*n))).collect();
         self.own.get_mut(&uuid(name)).expect("known").holders = holders;
     }
 
-    fn sign(&mut self, name: &str, signs: DeviceSigns) {
+    pub(super) fn sign(&mut self, name: &str, signs: DeviceSigns) {
         self.signs.insert(uuid(name), signs);
     }
 

@@ -198,6 +198,7 @@ pub(super) fn digest(host: u64, applied: u64, devices: u64) -> StatusDigest {
                 vram_used_mib: Some(70_000),
                 temperature_c: Some(65),
                 power_mw: Some(600_000),
+                clock_permille: Some(990),
             })
             .collect(),
     }

@@ -11,13 +11,15 @@ pub const HOST_DEATHS_MAX: u16 = 3;
 /// After so long without one, in ms, earlier losses say nothing: what runs for months outlives many hosts.
 const FORGET_MS: u64 = 24 * 3_600_000;
 
-/// What a job has cost.
+/// What a job has cost, and what was done for it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Toll {
     /// Hosts lost, by ordinal; those of a gang under the first.
     deaths: Rare<BTreeMap<u32, Deaths>>,
     /// It is held because of them.
     pub(crate) holds: bool,
+    /// It was ended once to be placed away from a card that held it up.
+    pub(crate) moved: bool,
 }
 
 /// Hosts lost under one task or gang.
@@ -50,6 +52,12 @@ impl Job {
     #[must_use]
     pub fn is_held_for_deaths(&self) -> bool {
         self.held && self.toll.holds
+    }
+
+    /// It may be ended to be placed away from a card that holds it up: once, so that a job that is slow of itself, or
+    /// cards that all are, do not keep it from ever getting done (law I18). False if that was done before.
+    pub(crate) fn may_move_away(&mut self) -> bool {
+        !std::mem::replace(&mut self.toll.moved, true)
     }
 
     /// Somebody looked at it: what it has cost so far counts no more.
