@@ -34,6 +34,21 @@ fn tried(id: &str, rounds: usize) -> Option<Row> {
 }
 
 #[test]
+fn p10_starved_agents() {
+    row("P10", 1);
+}
+
+#[test]
+fn g11_unit_under_systemd() {
+    row("G11", 1);
+}
+
+#[test]
+fn s24_nothing_of_the_node_inside() {
+    row("S24", 1);
+}
+
+#[test]
 fn r061_agent_killed_at_any_point() {
     row("R061", 1);
 }
@@ -46,6 +61,11 @@ fn t1_hidden_trees() {
 #[test]
 fn t2_unkillable() {
     row("T2", 1);
+}
+
+#[test]
+fn t4_leader_killed_while_a_gang_starts() {
+    row("T4", 6);
 }
 
 #[test]

@@ -133,11 +133,6 @@ fn t3_a_lost_part_ends_its_gang() {
 }
 
 #[test]
-fn t4_leader_killed_while_a_gang_starts() {
-    scenario("T4", 6);
-}
-
-#[test]
 fn r039_gangs_meet_at_ports_of_their_own() {
     scenario("R039", 1);
 }

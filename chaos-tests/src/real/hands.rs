@@ -2,7 +2,9 @@
 //! measures it beside the stated bound. A new row is one line in [`ROWS`].
 
 use super::row::Row;
-use super::{Bench, again, agent_death, cards, ends, hooks, reboot, sessions, unkillable};
+use super::{
+    Bench, again, agent_death, booted, cards, ends, hooks, inside, reboot, sessions, starved, unkillable,
+};
 use rota_node::lab::{LabError, violations};
 use std::future::Future;
 use std::pin::Pin;
@@ -18,9 +20,10 @@ async fn scenario(bench: &Bench, name: &str, what: &str) -> Result<Row, LabError
 }
 
 /// All rows, in the order of the table.
-pub const ROWS: [(&str, Try); 31] = [
+pub const ROWS: [(&str, Try); 34] = [
     ("P6", |bench| Box::pin(agent_death::adopted(bench))),
     ("P7", |bench| Box::pin(agent_death::orphaned(bench))),
+    ("P10", |bench| Box::pin(starved::of_everything(bench))),
     ("R061", |bench| Box::pin(agent_death::at_any_point(bench))),
     ("T1", |bench| Box::pin(ends::tree_killed(bench))),
     ("T2", |bench| Box::pin(unkillable::frozen(bench))),
@@ -62,9 +65,11 @@ pub const ROWS: [(&str, Try); 31] = [
     ("G8", |bench| Box::pin(cards::with_library(bench, "G8", cards::slowed(bench)))),
     ("G9", |bench| Box::pin(cards::with_library(bench, "G9", cards::bad_links_and_stragglers(bench)))),
     ("G10", |bench| Box::pin(cards::with_library(bench, "G10", cards::daemon_dies(bench)))),
+    ("G11", |bench| Box::pin(booted::unit_under_systemd(bench))),
     ("G13", |bench| Box::pin(cards::mass_alarm(bench))),
     ("G14", |bench| Box::pin(cards::shunned(bench))),
     ("G15", |bench| Box::pin(cards::with_library(bench, "G15", cards::values(bench)))),
+    ("S24", |bench| Box::pin(inside::nothing_of_the_node(bench))),
     ("R047", |bench| Box::pin(again::warned_and_queued_again(bench))),
     ("R063", |bench| Box::pin(again::array_goes_on(bench))),
     ("R097", |bench| Box::pin(sessions::same_everywhere(bench))),

@@ -24,13 +24,15 @@ pub struct Report {
     pub verdict: Verdict,
     /// Figures: name, measured, bound.
     pub figures: Vec<(String, u64, Option<u64>)>,
+    /// It has failed by a bound alone.
+    pub late: bool,
 }
 
 impl Report {
     /// A report without figures.
     #[must_use]
     pub fn new(scenario: &str, verdict: Verdict) -> Self {
-        Self { scenario: scenario.to_owned(), rounds: 0, verdict, figures: Vec::new() }
+        Self { scenario: scenario.to_owned(), rounds: 0, verdict, figures: Vec::new(), late: false }
     }
 
     /// A report of `rounds` rounds with these violations.
@@ -45,6 +47,7 @@ impl Report {
     #[must_use]
     pub fn figure(mut self, name: &str, measured: u64, bound: Option<u64>) -> Self {
         if bound.is_some_and(|bound| measured > bound) && self.verdict == Verdict::Pass {
+            self.late = true;
             self.verdict = Verdict::Fail(format!("{name} is {measured}, past its bound"));
         }
         self.figures.push((name.to_owned(), measured, bound));
@@ -54,7 +57,8 @@ impl Report {
     /// The same, failed if there are any of these.
     #[must_use]
     pub fn but(mut self, violations: &[String]) -> Self {
-        if let (Some(first), Verdict::Pass) = (violations.first(), &self.verdict) {
+        if let Some(first) = violations.first().filter(|_| self.late || self.verdict == Verdict::Pass) {
+            self.late = false;
             self.verdict = Verdict::Fail(format!("{} broken laws, the first: {first}", violations.len()));
         }
         self

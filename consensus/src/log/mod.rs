@@ -19,8 +19,9 @@ pub use recover::LogError;
 use recover::{Active, Recovered};
 use segment::Spares;
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -121,6 +122,8 @@ pub(crate) fn open(config: LogConfig) -> Result<LogStore, LogError> {
     let LogConfig { dir, owner, segment_bytes, sync, on_failure } = config;
     let io = |source| LogError::Io { dir: dir.clone(), source };
     std::fs::create_dir_all(&dir).map_err(io)?;
+    // Jobs' commands and environments stand in it, and the folder above is everybody's to pass (fault S24).
+    std::fs::set_permissions(&dir, Permissions::from_mode(0o700)).map_err(io)?;
     let marker = marker_path(&dir);
     let marked = marker.try_exists().map_err(io)?;
     let recovered = match recover::recover(&dir, owner, &sync)? {

@@ -8,9 +8,9 @@ use crate::config::{EntryPayload, LogEntry, Payload, Rota, Vote, log_id};
 use openraft::storage::{IOFlushed, RaftLogReader, RaftLogStorage};
 use openraft::type_config::TypeConfigExt;
 use rota_protocol::ids::{ClusterId, HostId};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -245,6 +245,17 @@ async fn wrong_files_are_refused_by_name() {
     let at = end_of(first) - 8;
     damage(first, at - 8, &[0; 16]);
     assert!(matches!(bench.open(), Err(LogError::Damaged { .. })));
+}
+
+/// Fault S24: nobody else on the host reads what others' jobs were given, also where an older version made the folder.
+#[test]
+fn the_log_is_its_owners_alone() {
+    let bench = Bench::new();
+    std::fs::create_dir(&bench.dir).expect("a folder");
+    std::fs::set_permissions(&bench.dir, Permissions::from_mode(0o755)).expect("its own");
+    close(bench.open().expect("opens"));
+    let mode = std::fs::metadata(&bench.dir).expect("there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
 }
 
 /// Fault D12: a host that voted does not begin again as if it never had.

@@ -4,6 +4,7 @@ use crate::api::caller::Caller;
 use crate::api::session;
 use crate::node::Node;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use rota_protocol::error::{ErrorCode, PublicError};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +12,14 @@ use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-/// Clients connected at once; further ones wait in the kernel's queue.
+/// Clients connected at once; further ones are told so.
 const CLIENTS_MAX: usize = 4_096;
+/// File descriptors that clients never get: the log, peers, shims and probes need them (fault P10).
+const FILES_KEPT: u64 = 48;
+/// Fewest clients, however few descriptors there are.
+const CLIENTS_MIN: usize = 4;
+/// Clients that are told at once that there is no room; further ones wait in the kernel's queue.
+const REFUSALS_MAX: usize = 4;
 /// Pause after a failed accept (no file descriptors left), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -54,8 +61,10 @@ impl Actor for Api {
 }
 
 async fn accept(listener: UnixListener, node: Arc<Node>) {
-    let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
-    while let Ok(permit) = Arc::clone(&clients).acquire_owned().await {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let room = room(limit);
+    let (clients, refusals) = (Arc::new(Semaphore::new(room)), Arc::new(Semaphore::new(REFUSALS_MAX)));
+    while let Ok(refusal) = Arc::clone(&refusals).acquire_owned().await {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let caller = match Caller::of_socket(&stream) {
@@ -70,6 +79,15 @@ async fn accept(listener: UnixListener, node: Arc<Node>) {
                     continue;
                 }
                 let node = Arc::clone(&node);
+                let Ok(permit) = Arc::clone(&clients).try_acquire_owned() else {
+                    let message = format!("this host has room for {room} clients, and so many are connected");
+                    let why = PublicError::new(ErrorCode::Busy, message);
+                    tokio::spawn(async move {
+                        let _ = session::refuse(node, stream, why).await;
+                        drop(refusal);
+                    });
+                    continue;
+                };
                 tokio::spawn(async move {
                     if let Err(error) = session::serve(node, stream, Some(caller)).await {
                         tracing::debug!(%error, "a client's connection ended");
@@ -82,5 +100,22 @@ async fn accept(listener: UnixListener, node: Arc<Node>) {
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
+    }
+}
+
+/// Clients for whom there is room under a limit of file descriptors.
+fn room(files: Option<u64>) -> usize {
+    let left = files.map_or(CLIENTS_MAX as u64, |files| files.saturating_sub(FILES_KEPT));
+    usize::try_from(left).unwrap_or(CLIENTS_MAX).clamp(CLIENTS_MIN, CLIENTS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_leave_descriptors_for_all_else() {
+        let rooms = [None, Some(65_536), Some(1_024), Some(64), Some(0)].map(room);
+        assert_eq!(rooms, [CLIENTS_MAX, CLIENTS_MAX, 976, 16, CLIENTS_MIN]);
     }
 }

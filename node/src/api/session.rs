@@ -73,8 +73,41 @@ where
 {
     let (reader, mut writer) = tokio::io::split(stream);
     let mut frames = FrameReader::new(reader);
+    let Some(version) = greet(&node, &mut frames, &mut writer).await? else { return Ok(()) };
+    let (queue, answers) = mpsc::channel(ANSWERS_QUEUED_MAX);
+    let pump = tokio::spawn(write_answers(writer, version, answers));
+    let outcome = take_calls(node, frames, caller, queue).await;
+    // The client is gone or silent for good: dropping the calls dropped their senders, the pump ends by itself.
+    let _ = pump.await;
+    outcome
+}
+
+/// Tells a client why there is no room for it, and lets it go.
+///
+/// # Errors
+/// As for [`serve`].
+pub async fn refuse<S>(node: Arc<Node>, stream: S, why: PublicError) -> Result<(), FramingError>
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let (reader, mut writer) = tokio::io::split(stream);
+    let mut frames = FrameReader::new(reader);
+    let Some(version) = greet(&node, &mut frames, &mut writer).await? else { return Ok(()) };
     let Ok(first) = timeout(GREETING_TIME, frames.next()).await else { return Ok(()) };
     let Some(first) = first? else { return Ok(()) };
+    let call: ApiCall = first.message(FrameKind::ApiCall)?;
+    let answer = ApiAnswer { seq: call.seq, more: false, result: Err(why) };
+    write_frame(&mut writer, &encode_message(version, FrameKind::ApiAnswer, &answer)?).await
+}
+
+/// Agrees on a version; none if there is none, or the client went.
+async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    node: &Node,
+    frames: &mut FrameReader<R>,
+    writer: &mut W,
+) -> Result<Option<u16>, FramingError> {
+    let Ok(first) = timeout(GREETING_TIME, frames.next()).await else { return Ok(None) };
+    let Some(first) = first? else { return Ok(None) };
     let hello: Hello = first.message(FrameKind::Hello)?;
     let ours = Hello {
         version_min: VERSION_MIN,
@@ -83,16 +116,9 @@ where
         host: Some(node.host),
         build: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    write_frame(&mut writer, &encode_message(HELLO_VERSION, FrameKind::Hello, &ours)?).await?;
-    let Ok(version) = negotiate((VERSION_MIN, VERSION_MAX), (hello.version_min, hello.version_max)) else {
-        return Ok(()); // The client reads our range in our hello and says so to its user.
-    };
-    let (queue, answers) = mpsc::channel(ANSWERS_QUEUED_MAX);
-    let pump = tokio::spawn(write_answers(writer, version, answers));
-    let outcome = take_calls(node, frames, caller, queue).await;
-    // The client is gone or silent for good: dropping the calls dropped their senders, the pump ends by itself.
-    let _ = pump.await;
-    outcome
+    write_frame(writer, &encode_message(HELLO_VERSION, FrameKind::Hello, &ours)?).await?;
+    // Without a version the client reads our range in our hello and says so to its user.
+    Ok(negotiate((VERSION_MIN, VERSION_MAX), (hello.version_min, hello.version_max)).ok())
 }
 
 async fn take_calls<R: AsyncRead + Unpin>(

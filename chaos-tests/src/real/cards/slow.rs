@@ -17,7 +17,7 @@ use rota_protocol::job::{AttemptEnd, EndReason, JobSpec};
 use rota_protocol::work::{GangSpec, Layout};
 use rota_protocol::{BootId, DeviceUuid, HostId, JobId, Token};
 use rota_sim::cluster::{Cluster, HostKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How often the agent looks.
 const LOOK_MS: u64 = 2_000;
@@ -314,6 +314,11 @@ fn once(lab: &mut Virtual, gang: JobId, name: &str, row: &mut Row) -> Result<(),
     }
     let asked = lab.attempts(gang).iter().filter(|(_, _, why)| why.is_some()).count();
     row.must(asked == 0, || format!("{name}: {asked} parts were asked to end a second time"));
-    row.also("new_starts_of_a_gang", 1, Some(1));
+    let state = lab.cluster.state();
+    let ended = state.job(gang).into_iter().flat_map(|job| job.ended.iter().map(|part| part.token));
+    let starts: BTreeSet<u64> =
+        state.attempts_of(gang).map(|part| part.token).chain(ended).map(Token::log_index).collect();
+    row.also("new_starts_of_a_gang", starts.len() as u64 - 1, Some(1));
+    row.must(starts.len() == 2, || format!("{name}: {} starts", starts.len()));
     Ok(())
 }
