@@ -37,9 +37,9 @@ pub(super) async fn nothing_of_the_node(bench: &Bench) -> Result<Row, LabError> 
     std::fs::set_permissions(&bench.dir, std::fs::Permissions::from_mode(0o755))
         .map_err(io("the lab's folder"))?;
     let lab = bench.lab("S24", 1, |_| {}).await?;
-    let secret = token(&lab).await?;
+    let (secret, stale) = (token(&lab, 600_000).await?, token(&lab, 1).await?);
     let peer = format!("127.0.0.1:{}", lab.peers[0].port);
-    for one in tries(bench, &lab, &peer) {
+    for one in tries(bench, &lab, &peer, &stale) {
         let mut shell = std::process::Command::new("sh");
         let outside =
             shell.args(["-c", &one.words]).env("ROTA_TOKEN", &secret).output().map_err(io("a shell"))?;
@@ -66,16 +66,16 @@ fn said(output: &std::process::Output) -> String {
 }
 
 /// A token of a user whom no host knows.
-async fn token(lab: &Lab) -> Result<String, LabError> {
+async fn token(lab: &Lab, ttl_ms: u64) -> Result<String, LabError> {
     let actor = Actor { tenant: "lab".into(), user: "ci-bot".into(), role: Role::Submitter };
     let usage = TokenUse::User { actor };
-    match lab.ask(ApiRequest::MintToken { request: new_request(), usage, ttl_ms: 600_000 }).await? {
+    match lab.ask(ApiRequest::MintToken { request: new_request(), usage, ttl_ms }).await? {
         ApiReply::Token { secret } => Ok(secret.0),
         other => Err(PublicError::new(ErrorCode::Internal, format!("unexpected reply {other:?}")).into()),
     }
 }
 
-fn tries(bench: &Bench, lab: &Lab, peer: &str) -> Vec<Try> {
+fn tries(bench: &Bench, lab: &Lab, peer: &str, stale: &str) -> Vec<Try> {
     let rota = |args: &str| format!("{} {} {args}", bench.exe.display(), bench.exe_args.join(" "));
     let dir = &lab.peers[0].dir;
     let file = |name: &str| dir.join(name).display().to_string();
@@ -83,7 +83,7 @@ fn tries(bench: &Bench, lab: &Lab, peer: &str) -> Vec<Try> {
     let key = |name: &str| format!("cat {} > /dev/null", file(name));
     let of = |name, words, refusals| Try { name, words, refusals, works_outside: true };
     let unreadable = &["Permission denied", "No such file"];
-    let made_up = format!("ROTA_TOKEN=rota-user-{:064x} {}", 7, rota(&format!("queue --peer {peer}")));
+    let by_stale = format!("ROTA_TOKEN={stale} {}", rota(&format!("queue --peer {peer}")));
     vec![
         of(
             "the agent's socket",
@@ -94,7 +94,7 @@ fn tries(bench: &Bench, lab: &Lab, peer: &str) -> Vec<Try> {
         of("the port with what a task has", rota(&format!("queue --peer {peer}")), &["not a token of rota"]),
         Try {
             works_outside: false,
-            ..of("the port with a made-up token", made_up, &["unknown or expired", "not a token of rota"])
+            ..of("the port with a token that is over", by_stale, &["unknown or expired"])
         },
         of("the host's key", key("identity/host-key.pem"), unreadable),
         of("the cluster's key", key("identity/ca-key.pem"), unreadable),
