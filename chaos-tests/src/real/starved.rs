@@ -40,12 +40,11 @@ pub(super) async fn of_everything(bench: &Bench) -> Result<Row, LabError> {
     let what = "an agent killed for memory: from its start to its tasks taken over; too few descriptors, no more processes";
     let mut row = Row::new("P10", what, Some(ADOPTED_MS_MAX));
     of_files(bench, &mut row).await?;
-    for lacking in [of_processes(bench, &mut row).await?, of_memory(bench, &mut row).await?] {
-        if let Some(why) = lacking {
-            return Ok(row.skip(&why));
-        }
-    }
-    Ok(row)
+    let lacking = [of_processes(bench, &mut row).await?, of_memory(bench, &mut row).await?];
+    Ok(match lacking.into_iter().flatten().next() {
+        Some(why) => row.skip(&why),
+        None => row,
+    })
 }
 
 /// All agents have 64 file descriptors, and one has more clients than it has room for.

@@ -51,7 +51,7 @@ impl Virtual {
             model: MODEL.into(),
             vram_mib: Some(80 << 10),
         };
-        let mut cluster = Cluster::new(&[kind.clone()], PlanConfig::default())?;
+        let mut cluster = Cluster::new(std::slice::from_ref(&kind), PlanConfig::default())?;
         let scripted = cluster.state().hosts().map(|host| host.id).max().unwrap_or(HostId(2));
         let other = cluster.add_host(1, &kind)?;
         let rules = Rules { table: XidTable::built_in(), trial_ms: TRIAL_MS };

@@ -23,9 +23,12 @@ fn slow(name: &str) -> (String, Cause) {
     (name.to_owned(), Cause::Slow)
 }
 
-/// Cards of one job, each with its clock in permille and its power in W.
-fn team(cards: &[(&str, u16, u32)]) -> Team {
-    let mate = |(name, permille, watts): &(&str, u16, u32)| Mate {
+/// A card with its clock in permille and its power in W.
+type Worker<'a> = (&'a str, u16, u32);
+
+/// Cards of one job.
+fn team(cards: &[Worker<'_>]) -> Team {
+    let mate = |(name, permille, watts): &Worker<'_>| Mate {
         uuid: uuid(name),
         model: "H100".into(),
         reading: DeviceReading {
@@ -111,7 +114,7 @@ fn a_low_clock_with_a_reason_is_no_fault() {
 /// G9: a card behind its equals in the same work is told within five minutes, wherever the equals are.
 #[test]
 fn a_straggler_is_told_within_five_minutes() {
-    let cases: [(&str, &[(&str, u16, u32)], bool); 8] = [
+    let cases: [(&str, &[Worker<'_>], bool); 8] = [
         ("slower than three", &[("A", 990, 600), ("B", 700, 600), ("X", 980, 610), ("Y", 1_000, 590)], true),
         ("a little slower", &[("A", 990, 600), ("B", 900, 600), ("X", 980, 610), ("Y", 1_000, 590)], false),
         ("slower than one", &[("B", 600, 600), ("X", 990, 600)], true),
