@@ -140,8 +140,11 @@ async fn a_host_that_reads_too_little_is_refused_with_what_to_do() {
     assert_eq!(old.raft(1, b"x").await, echoed(2, b"x"), "two versions talk");
     assert_eq!(a.raft(2, b"x").await, echoed(1, b"x"));
     a.net.set_trusted(Trusted { version: VERSION_MAX, ..Trusted::default() });
-    a.net.inner.link(HostId(2), Class::Raft).up().map(|up| up.connection.close(0_u32.into(), b""));
-    old.net.inner.link(HostId(1), Class::Raft).up().map(|up| up.connection.close(0_u32.into(), b""));
+    for (net, to) in [(&a.net, 2), (&old.net, 1)] {
+        if let Some(up) = net.inner.link(HostId(to), Class::Raft).up() {
+            up.connection.close(0_u32.into(), b"");
+        }
+    }
     for refused in [old.raft(1, b"y").await, a.raft(2, b"y").await] {
         match refused {
             Err(LinkError::Refused(error)) => {
