@@ -26,6 +26,9 @@ pub(super) enum DialError {
     Failed { addr: String, why: String },
     #[error("{addr}: whoever answers there is not host {wanted} of this cluster ({why})")]
     NotTheHost { addr: String, wanted: HostId, why: String },
+    /// It is not dialled. Whoever wanted it there asks another host, as of one that is gone: it may have led a moment ago.
+    #[error("host {0} was revoked: {1}")]
+    Revoked(HostId, String),
     #[error("{0}")]
     Refused(PublicError),
     #[error("the dial ended early")]
@@ -63,8 +66,7 @@ impl Inner {
     /// A connection to this very host, greeted.
     pub(super) async fn dial(self: &Arc<Self>, to: HostId, class: Class) -> Result<Up, DialError> {
         if let Some(why) = self.credentials.trusted().revoked.get(&to) {
-            let message = format!("host {to} was revoked: {why}");
-            return Err(DialError::Refused(PublicError::new(ErrorCode::Unauthenticated, message)));
+            return Err(DialError::Revoked(to, why.clone()));
         }
         let mut last = DialError::NoAddress(to);
         for text in self.addresses_of(to) {
