@@ -1,10 +1,10 @@
 //! What cards say of their own wellbeing (faults G7, G8), as it reaches the agent.
 
 use crate::driver::{Driver, marks};
-use fake_nvml::script::{Card, Ecc, List, Process, Ramp, Remap, code, throttle};
+use fake_nvml::script::{Card, Ecc, Links, List, Process, Ramp, Remap, code, throttle};
 use rota_chaos::report::row;
 use rota_node::devices::Inventory;
-use rota_node::devices::signs::{CardProcess, DeviceSigns, Recovery};
+use rota_node::devices::signs::{CardProcess, DeviceSigns, LinkSigns, Recovery};
 use rota_protocol::ids::DeviceUuid;
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ async fn each_sign_of_trouble_arrives() {
     card.throttle = Some(throttle::HW_SLOWDOWN | throttle::HW_THERMAL | throttle::POWER_BRAKE);
     card.clock = Some((210, 1_980));
     card.recovery = Some(4);
+    card.links = Some(Links { count: 18, up: 17, errors: 3 });
     card.processes = vec![
         Process { pid: 12, bytes: Some(3 << 30), list: List::Compute },
         Process { pid: 11, bytes: None, list: List::Graphics },
@@ -44,6 +45,9 @@ async fn each_sign_of_trouble_arrives() {
         (told.remap.uncorrected, told.remap.pending, told.remap.failed),
         (Some(2), Some(true), Some(true))
     );
+    // Two kinds of errors on each link that is up.
+    assert_eq!(told.links, LinkSigns { up: Some(17), errors: Some(17 * 2 * 3) });
+    assert_eq!(told.busy_permille, Some(70));
     let bits = told.throttle.expect("told");
     assert!(bits.hw_slowdown() && bits.thermal() && bits.power_brake());
     assert_eq!((told.clock_mhz, told.recovery), (Some((210, 1_980)), Some(Recovery::DrainAndReset)));
@@ -56,7 +60,7 @@ async fn each_sign_of_trouble_arrives() {
 async fn what_a_card_does_not_tell_is_absent() {
     let mut card = Card::new("A");
     (card.ecc, card.remap, card.throttle, card.clock, card.recovery) = (None, None, None, None, None);
-    card.processes_said = Some(u32::MAX);
+    (card.processes_said, card.busy) = (Some(u32::MAX), u32::MAX);
     let driver = Driver::with(vec![card, Card::new("B").failing("field", code::UNKNOWN)]);
     let mut inventory = driver.inventory();
     assert_eq!(marks(&inventory.refresh().await), "A B");
