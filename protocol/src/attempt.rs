@@ -41,6 +41,8 @@ pub enum EndReason {
     SharedFault,
     /// It held its cards idle, and was warned.
     Idle,
+    /// Its turn is over: it goes on later, or on another model.
+    Turn,
 }
 
 impl EndReason {
@@ -50,7 +52,9 @@ impl EndReason {
         match self {
             Self::Cancel => AttemptEnd::Cancelled,
             Self::Gang => AttemptEnd::GangBroken,
-            Self::Preempt | Self::Drain | Self::Move | Self::Reclaim | Self::Ceiling => AttemptEnd::Preempted,
+            Self::Preempt | Self::Drain | Self::Move | Self::Reclaim | Self::Ceiling | Self::Turn => {
+                AttemptEnd::Preempted
+            }
             // The state puts in what was found.
             Self::Device => AttemptEnd::DeviceFault { reason: String::new() },
             Self::Program => AttemptEnd::ProgramFault { reason: String::new() },
@@ -92,6 +96,7 @@ impl fmt::Display for EndReason {
             Self::Vram => "vram",
             Self::SharedFault => "shared_fault",
             Self::Idle => "idle",
+            Self::Turn => "turn",
         })
     }
 }

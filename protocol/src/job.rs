@@ -2,10 +2,11 @@
 
 pub use crate::attempt::{AttemptEnd, AttemptState, EndReason};
 
-use crate::ask::Ask;
+use crate::ask::{Ask, CARD_MILLI};
 use crate::container::ContainerSpec;
 use crate::limits::PRIORITY_DEFAULT;
 use crate::output::OutputSpec;
+use crate::pace::Pace;
 use crate::session::SessionSpec;
 use crate::work::{Dependency, GangSpec, Layout, Warning};
 use serde::{Deserialize, Serialize};
@@ -136,6 +137,8 @@ pub struct JobSpec {
     pub container: Option<Box<ContainerSpec>>,
     /// Holding its cards idle is intended until then, ms since the epoch.
     pub idle_until_ms: Option<u64>,
+    /// What its user knows of its pace; boxed: few jobs say it.
+    pub pace: Option<Box<Pace>>,
 }
 
 impl Default for JobSpec {
@@ -170,6 +173,7 @@ impl Default for JobSpec {
             session: None,
             container: None,
             idle_until_ms: None,
+            pace: None,
         }
     }
 }
@@ -179,6 +183,27 @@ impl JobSpec {
     #[must_use]
     pub fn output(&self) -> &OutputSpec {
         self.output.as_deref().unwrap_or(&OutputSpec::SILENT)
+    }
+
+    /// It takes turns with others, and moves between GPU models: it says that it resumes, it may be ended and queued
+    /// again, and it is one task or a rigid gang of whole cards that asks no particular hosts.
+    #[must_use]
+    pub fn takes_turns(&self) -> bool {
+        let ask = &self.ask;
+        self.pace.as_deref().is_some_and(|pace| pace.resumes)
+            && self.preemptible
+            && self.requeue
+            && !self.service
+            && self.session.is_none()
+            && self.array.is_none()
+            && self.alternatives.is_empty()
+            && self.gang.is_none_or(|gang| !gang.is_elastic())
+            && ask.gpu_milli >= CARD_MILLI
+            && ask.gpu_milli.is_multiple_of(CARD_MILLI)
+            && ask.gpu_models_preferred.is_empty()
+            && ask.devices.is_empty()
+            && ask.labels.is_empty()
+            && matches!(self.layout, Layout::Any | Layout::Pack | Layout::Spread)
     }
 
     /// The ask and its alternatives, in the order in which they are tried.

@@ -30,6 +30,7 @@ pub mod job;
 pub mod lead;
 pub mod limits;
 pub mod output;
+pub mod pace;
 pub mod peer;
 pub mod plan;
 pub mod queue;

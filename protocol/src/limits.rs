@@ -74,3 +74,5 @@ pub const VICTIMS_MAX: usize = 16_384;
 pub const RESERVATIONS_MAX: usize = 1_024;
 /// Longest warning before an end, in ms.
 pub const WARN_MS_MAX: u32 = 24 * 3_600 * 1_000;
+/// Most GPU models of which one job says its speed.
+pub const PACE_SPEEDS_MAX: usize = 32;

@@ -3,6 +3,7 @@
 
 use crate::care::IdleRule;
 use crate::limits::{NAME_BYTES_MAX, QUEUE_DEPTH_MAX};
+use crate::pace::Turns;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -132,6 +133,9 @@ pub struct QueueSpec {
     /// What happens to work that holds cards and does nothing with them.
     #[serde(default)]
     pub idle: IdleRule,
+    /// Which of its jobs take turns.
+    #[serde(default)]
+    pub turns: Turns,
 }
 
 impl QueueSpec {
@@ -149,6 +153,7 @@ impl QueueSpec {
             time_limit_default_ms: None,
             excess: Excess::LetEnd,
             idle: IdleRule::default(),
+            turns: Turns::default(),
         }
     }
 }

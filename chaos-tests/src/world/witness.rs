@@ -102,7 +102,7 @@ impl World {
     pub(super) fn oracle_comes_back(&mut self, id: JobId, ended: &EndedAttempt) {
         let Some(job) = self.log.head.job(id).filter(|job| !job.cancel_asked) else { return };
         let evicted = ended.asked.is_some_and(EndReason::is_eviction);
-        let moved = matches!(ended.asked, Some(EndReason::Drain | EndReason::Move));
+        let moved = matches!(ended.asked, Some(EndReason::Drain | EndReason::Move | EndReason::Turn));
         let asks = matches!(ended.end, AttemptEnd::Requeued { .. }) && ended.asked.is_none();
         let comes_back = asks || (evicted && (job.spec.requeue || moved) && !ended.end.is_success());
         if asks {
@@ -112,6 +112,7 @@ impl World {
             Some(EndReason::Preempt) => Some("evicted to preempt"),
             Some(EndReason::Drain) => Some("evicted to drain"),
             Some(EndReason::Move) => Some("evicted to move"),
+            Some(EndReason::Turn) => Some("evicted for a turn"),
             Some(EndReason::Reclaim) => Some("evicted to reclaim"),
             Some(EndReason::Ceiling) => Some("evicted to ceiling"),
             Some(

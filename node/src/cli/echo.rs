@@ -1,6 +1,7 @@
 //! A spec as people check it: what was understood, in the parser's own units, so that each line could be typed again.
 
 use super::times::stamp;
+use crate::parse::pace::speeds_text;
 use crate::parse::{amount, shape, time, word};
 use rota_core::view::ask_text;
 use rota_protocol::ask::Ask;
@@ -132,6 +133,13 @@ fn end(lines: &mut Lines, spec: &JobSpec) {
     lines.add_if(spec.service, "service", "yes");
     lines.add_if(!spec.preemptible, "preemptible", "no");
     lines.add_if(!spec.requeue, "requeue", "no");
+    if let Some(pace) = &spec.pace {
+        lines.add_if(pace.resumes, "resumes", "yes");
+        if let Some(ms) = pace.work_ms {
+            lines.add("work", time::duration_text(ms));
+        }
+        lines.add_if(!pace.speeds.is_empty(), "speed", speeds_text(&pace.speeds));
+    }
     if let Some(container) = &spec.container {
         container_lines(lines, container);
     }

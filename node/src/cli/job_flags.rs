@@ -125,6 +125,15 @@ pub struct JobFlags {
     /// Give it up when it was ended to make room
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_name = "YES|NO", help_heading = "End")]
     pub no_requeue: Option<String>,
+    /// It goes on where it stopped when it is started again: it may take turns and move to a better GPU model
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_name = "YES|NO", help_heading = "Turns")]
+    pub resumes: Option<String>,
+    /// How long it would run alone on its best GPU model; an estimate, nothing is ended by it
+    #[arg(long, value_name = "TIME", help_heading = "Turns")]
+    pub work: Option<String>,
+    /// How fast it is on GPU models, such as H100=2.5,A100=1; only the ratios count; may be repeated
+    #[arg(long, value_name = "MODEL=SPEED,..", help_heading = "Turns")]
+    pub speed: Vec<String>,
     /// A name for people [default: the program's]
     #[arg(long, help_heading = "Process")]
     pub name: Option<String>,
@@ -211,7 +220,7 @@ impl JobFlags {
         Ok(draft)
     }
 
-    fn single(&self) -> [(Key, Option<&str>); 35] {
+    fn single(&self) -> [(Key, Option<&str>); 37] {
         [
             (Key::Gpus, self.gpus.as_deref()),
             (Key::GpuShare, self.gpu_share.as_deref()),
@@ -248,10 +257,12 @@ impl JobFlags {
             (Key::ShareMode, self.share_mode.as_deref()),
             (Key::Isolate, self.isolate.as_deref()),
             (Key::IdleUntil, self.idle_until.as_deref()),
+            (Key::Resumes, self.resumes.as_deref()),
+            (Key::Work, self.work.as_deref()),
         ]
     }
 
-    fn lists(&self) -> [(Key, &[String]); 7] {
+    fn lists(&self) -> [(Key, &[String]); 8] {
         [
             (Key::GpuModel, &self.gpu_model),
             (Key::Prefer, &self.prefer),
@@ -260,6 +271,7 @@ impl JobFlags {
             (Key::Or, &self.or),
             (Key::After, &self.after),
             (Key::Mount, &self.mount),
+            (Key::Speed, &self.speed),
         ]
     }
 }

@@ -3,7 +3,7 @@
 use super::context::{Context, ReadArgs, document, say};
 use super::failure::Failure;
 use crate::client::{fresh_request, unexpected};
-use crate::parse::{rules, time, word};
+use crate::parse::{pace, rules, time, word};
 use crate::table::{Table, clean};
 use clap::{Args, Subcommand};
 use rota_protocol::PublicError;
@@ -28,7 +28,7 @@ pub struct QueuesArgs {
 #[derive(Debug, Subcommand)]
 pub enum QueuesCommand {
     /// Make a queue, or change those of its rules that are named
-    Set(QueueSetArgs),
+    Set(Box<QueueSetArgs>),
     /// Remove a queue without open jobs and children
     Remove(QueueRemoveArgs),
 }
@@ -74,6 +74,9 @@ pub struct QueueSetArgs {
     /// Warnings before it is ended, one in each window
     #[arg(long, value_name = "COUNT")]
     pub idle_warnings: Option<u8>,
+    /// Jobs that resume take turns: auto, unlike (only among GPU models of unlike speed) or off
+    #[arg(long, value_name = "RULE")]
+    pub turns: Option<String>,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
@@ -179,6 +182,9 @@ fn rules_text(spec: &QueueSpec) -> String {
     if spec.excess != open.excess {
         parts.push(rules::excess_text(spec.excess).to_owned());
     }
+    if spec.turns != open.turns {
+        parts.push(pace::turns_text(spec.turns).to_owned());
+    }
     if spec.idle != open.idle {
         parts.push(rules::idle_text(&spec.idle));
     }
@@ -248,6 +254,9 @@ impl QueueSetArgs {
         }
         if let Some(warnings) = self.idle_warnings {
             spec.idle.warnings = warnings;
+        }
+        if let Some(text) = &self.turns {
+            spec.turns = pace::turns("turns", text)?;
         }
         if let Some(text) = &self.excess {
             spec.excess = rules::excess("excess", text)?;

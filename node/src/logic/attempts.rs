@@ -32,6 +32,7 @@ impl Numbered {
             (Some(AttemptEnd::Preempted), Some(reason)) => match reason {
                 EndReason::Drain => "drain",
                 EndReason::Move => "move",
+                EndReason::Turn => "turn",
                 EndReason::Reclaim => "reclaim",
                 EndReason::Ceiling => "ceiling",
                 EndReason::Preempt

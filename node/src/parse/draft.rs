@@ -4,6 +4,7 @@
 use super::image::Image;
 use super::key::{Key, Scalar, Value};
 use super::needs::{Needs, alternatives};
+use super::pace::Pace;
 use super::pieces::{check_argv, command, env_fault, name_of, too_large, workdir};
 use super::streams::Streams;
 use super::terms::Terms;
@@ -39,6 +40,7 @@ pub struct JobDraft {
     terms: Terms,
     streams: Streams,
     image: Image,
+    pace: Pace,
 }
 
 impl JobDraft {
@@ -66,7 +68,8 @@ impl JobDraft {
             _ if self.streams.set(key, value)? => Ok(()),
             _ if self.needs.set(key, value)?
                 || self.terms.set(key, value)?
-                || self.image.set(key, value)? =>
+                || self.image.set(key, value)?
+                || self.pace.set(key, value)? =>
             {
                 Ok(())
             }
@@ -93,6 +96,7 @@ impl JobDraft {
             terms: self.terms.over(base.terms),
             streams: self.streams.over(base.streams),
             image: self.image.over(base.image),
+            pace: self.pace.over(base.pace),
         }
     }
 
@@ -122,6 +126,7 @@ impl JobDraft {
         add_alternatives(&mut spec, &self.needs, self.alternatives)?;
         self.terms.fill(&mut spec, defaults.now_ms)?;
         self.image.fill(&mut spec)?;
+        self.pace.fill(&mut spec);
         let bytes = codec::encode(&spec).map_or(usize::MAX, |bytes| bytes.len());
         if bytes > SPEC_BYTES_MAX {
             return Err(too_large("command", format!("the whole job of {bytes} bytes"), SPEC_BYTES_MAX));

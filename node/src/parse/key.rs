@@ -105,6 +105,12 @@ pub enum Key {
     Isolate,
     /// Holding cards idle is intended until then.
     IdleUntil,
+    /// Goes on where it stopped when it is started again.
+    Resumes,
+    /// How long it would run alone on its best model.
+    Work,
+    /// Its speed on GPU models.
+    Speed,
 }
 
 /// Other names: short ones of our own, and those by which users of Slurm know the thing.
@@ -132,7 +138,7 @@ const LETTERS: [(char, Key); 8] = [
 
 impl Key {
     /// All of them, in the order in which they are listed to people.
-    pub const ALL: [Self; 49] = [
+    pub const ALL: [Self; 52] = [
         Self::Name,
         Self::Command,
         Self::Gpus,
@@ -182,6 +188,9 @@ impl Key {
         Self::ShareMode,
         Self::Isolate,
         Self::IdleUntil,
+        Self::Resumes,
+        Self::Work,
+        Self::Speed,
     ];
 
     /// As it is written: the flag without its dashes, and the path in an error.
@@ -237,6 +246,9 @@ impl Key {
             Self::ShareMode => "share-mode",
             Self::Isolate => "isolate",
             Self::IdleUntil => "idle-until",
+            Self::Resumes => "resumes",
+            Self::Work => "work",
+            Self::Speed => "speed",
         }
     }
 

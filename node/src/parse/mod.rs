@@ -2,7 +2,7 @@
 //! HTTP or on a web page, comes through here, so that the same text gives the same stored value everywhere.
 //!
 //! - [`amount`]: memory, CPUs, GPUs, counts; [`time`]: lengths of time; [`moment`]: points in time; [`word`]: arrays,
-//!   signals, states, job numbers; [`shape`]: gangs, layouts, dependencies, warnings; [`rules`]: bounds of queues;
+//!   signals, states, job numbers; [`shape`]: gangs, layouts, dependencies, warnings; [`rules`]: bounds of queues; [`pace`]: speeds and turns;
 //! - [`key`]: what can be said of a job; [`draft`]: a job being put together, and its defaults; `needs`, `terms`, `streams`: its parts;
 //! - [`fields`]: spec files (TOML) and JSON bodies; [`script`]: `#ROTA` lines and how a script is run.
 //!
@@ -16,6 +16,7 @@ mod image;
 pub mod key;
 pub mod moment;
 mod needs;
+pub mod pace;
 mod pieces;
 pub mod rules;
 pub mod script;

@@ -94,7 +94,7 @@ pub(crate) fn call_value(call: ShimCall) -> i32 {
 }
 
 /// Every reason that a shim may hear.
-const REASONS: [EndReason; 12] = [
+const REASONS: [EndReason; 13] = [
     EndReason::Cancel,
     EndReason::Preempt,
     EndReason::Gang,
@@ -107,6 +107,7 @@ const REASONS: [EndReason; 12] = [
     EndReason::Vram,
     EndReason::SharedFault,
     EndReason::Idle,
+    EndReason::Turn,
 ];
 
 fn reason_code(reason: EndReason) -> i32 {
@@ -123,6 +124,7 @@ fn reason_code(reason: EndReason) -> i32 {
         EndReason::Vram => 9,
         EndReason::SharedFault => 10,
         EndReason::Idle => 11,
+        EndReason::Turn => 12,
     }
 }
 

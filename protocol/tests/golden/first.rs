@@ -46,6 +46,7 @@ fn plain_spec() -> JobSpec {
         session: None,
         container: None,
         idle_until_ms: None,
+        pace: None,
         ..spec()
     }
 }

@@ -288,6 +288,7 @@ pub(crate) fn shim_calls() -> Vec<(&'static str, ShimCall)> {
         ("End vram", ShimCall::End { reason: EndReason::Vram }),
         ("End shared fault", ShimCall::End { reason: EndReason::SharedFault }),
         ("End idle", ShimCall::End { reason: EndReason::Idle }),
+        ("End turn", ShimCall::End { reason: EndReason::Turn }),
     ]
 }
 

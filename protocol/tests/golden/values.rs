@@ -10,6 +10,7 @@ use rota_protocol::container::{ContainerSpec, Mount};
 use rota_protocol::device::*;
 use rota_protocol::health::*;
 use rota_protocol::job::*;
+use rota_protocol::pace::{Pace, Turns};
 use rota_protocol::plan::*;
 use rota_protocol::queue::*;
 use rota_protocol::report::*;
@@ -109,6 +110,11 @@ pub(crate) fn spec() -> JobSpec {
             read_only: true,
         })),
         idle_until_ms: Some(NOW_MS + 61),
+        pace: Some(Box::new(Pace {
+            resumes: true,
+            work_ms: Some(7_200_003),
+            speeds: vec![(text("H100"), 2_500), (text("K80"), 120)],
+        })),
     }
 }
 
@@ -289,6 +295,7 @@ pub(crate) fn queue_spec() -> QueueSpec {
         time_limit_default_ms: Some(7_200_000),
         excess: Excess::RequeueYoungest,
         idle: IdleRule { mode: IdleMode::End, window_ms: 900_000, warnings: 3 },
+        turns: Turns::Unlike,
     }
 }
 
@@ -318,6 +325,7 @@ fn later_moves() -> Vec<Move> {
         evict(Some(job), EndReason::Move),
         evict(Some(job), EndReason::Reclaim),
         evict(None, EndReason::Ceiling),
+        evict(Some(job), EndReason::Turn),
         promise(None),
         promise(Some(PromiseBreak::HostGone)),
         promise(Some(PromiseBreak::Outranked)),

@@ -6,6 +6,7 @@ use crate::state::State;
 use crate::state::attempt::Attempt;
 use crate::state::job::Job;
 use crate::state::meta::Usage;
+use crate::state::pace::KnownSpeeds;
 use crate::state::speeds;
 use rota_protocol::job::{AttemptEnd, AttemptState, EndReason};
 use rota_protocol::{DeviceUuid, HostId, Token};
@@ -56,11 +57,18 @@ pub(super) fn end_attempt(
         blame_host(state, step, &attempt, reason);
     }
     let (host, id, index) = (attempt.host, attempt.task.job, attempt.task.index);
+    let ran_on = model_in_turn(state, &attempt).zip(ran_ms);
     remember_run(state, &attempt, &end, ran_ms);
     let settled = change_job(state, id, step.now_ms, |job| {
         job.gpu_ms = job.gpu_ms.saturating_add(held.gpu_ms);
+        if let Some((model, ran_ms)) = &ran_on {
+            job.note_served(&attempt, model, *ran_ms);
+        }
         settle::settle(job, &attempt, &end, ran_ms, step.now_ms)
     });
+    if end.is_success() && ran_on.is_some() {
+        remember_length(state, &attempt);
+    }
     blame::judge(state, step, &attempt, &end);
     step.note(Event::AttemptEnded { host, token, job: id });
     step.note(Event::JobChanged(id));
@@ -79,6 +87,27 @@ pub(super) fn end_attempt(
     }
 }
 
+/// The model that an attempt of a job that takes turns ran on.
+fn model_in_turn(state: &State, attempt: &Attempt) -> Option<String> {
+    state.jobs.get(attempt.task.job).filter(|job| job.spec.takes_turns())?;
+    let host = state.host(attempt.host)?;
+    let model = speeds::one_model(attempt.devices.iter().filter_map(|uuid| host.device(uuid)));
+    model.map(str::to_owned)
+}
+
+/// A job that took turns has ended well: how much work it was says how much others may be.
+fn remember_length(state: &mut State, attempt: &Attempt) {
+    let Some(job) = state.jobs.get(attempt.task.job).filter(|job| job.ordinal(attempt.task.index) == Some(0))
+    else {
+        return;
+    };
+    let Some(ask) = job.spec.ask_at(attempt.choice) else {
+        return;
+    };
+    let done_ms = job.done_ms(&KnownSpeeds::of(job, ask, &state.speeds));
+    Arc::make_mut(&mut state.lengths).observe(done_ms);
+}
+
 /// A run that ended by itself or at its limit says how long such jobs run. Of a gang the first part speaks.
 fn remember_run(state: &mut State, attempt: &Attempt, end: &AttemptEnd, ran_ms: Option<u64>) {
     let failed_there = matches!(end, AttemptEnd::ProgramFault { .. });
@@ -89,6 +118,8 @@ fn remember_run(state: &mut State, attempt: &Attempt, end: &AttemptEnd, ran_ms: 
     if job.spec.service || attempt.in_gang && attempt.task.index > 0 {
         return;
     }
+    // What went on where it had stopped ran for longer than its last attempt.
+    let ran_ms = job.served().values().fold(ran_ms, |sum, before_ms| sum.saturating_add(*before_ms));
     let learned = if end.is_success() { whole_run(state, job, attempt) } else { None };
     let history = Arc::make_mut(&mut state.history);
     history.record(&job.history_key(), job.spec.time_limit_ms, ran_ms);

@@ -31,7 +31,7 @@ mod tend;
 mod trust;
 mod undrain;
 
-pub use evict::{EVICTED_PER_GAINED_MAX, PREEMPT_GAP};
+pub use evict::{EVICTED_PER_GAINED_MAX, PREEMPT_GAP, RUN_MS_MIN};
 pub(crate) use trust::token_id;
 
 use crate::hash::Digest;

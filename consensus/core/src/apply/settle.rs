@@ -209,7 +209,7 @@ fn fate(job: &Job, counted: Counted, asked: Option<EndReason>, end: &AttemptEnd)
     }
     match asked {
         // A drain or a move is the operator's wish, not a reason to lose the job.
-        Some(EndReason::Drain | EndReason::Move) => return Fate::Again,
+        Some(EndReason::Drain | EndReason::Move | EndReason::Turn) => return Fate::Again,
         // Its user was warned; holding the cards again would be idle again.
         Some(EndReason::Idle) if end.is_users() => return Fate::Failed(JobState::Failed),
         Some(reason) if reason.is_eviction() => {

@@ -5,6 +5,7 @@ use super::Case;
 use super::account::{amount, bound_name};
 use super::tally::Group;
 use super::text::{count, span};
+use crate::placement::TURN_MS;
 use crate::view::ask_text;
 use rota_protocol::job::JobState;
 use rota_protocol::why::StartBasis;
@@ -232,6 +233,12 @@ fn hosts_hint(case: &Case<'_>, kind: &'static str) -> Option<String> {
     let group: &Group = case.tally.of(kind)?;
     let example = &group.example;
     let own = match kind {
+        "gpus_busy" | "others_turn" if case.job.spec.takes_turns() => {
+            format!(
+                "it takes turns with others of its queue: who runs may be changed every {}",
+                span(TURN_MS)
+            )
+        }
         "gpus_busy" | "devices_busy" | "cpus_busy" | "mem_busy" | "ahead" | "held"
             if has_others_before(case) =>
         {

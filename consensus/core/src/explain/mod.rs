@@ -12,6 +12,7 @@ mod short;
 mod tally;
 mod text;
 mod times;
+mod turn;
 
 pub(crate) use short::short;
 
@@ -40,7 +41,7 @@ pub fn why_with(state: &State, id: JobId, now_ms: u64, config: &PlanConfig) -> O
     let job = state.jobs.shared(id)?;
     if !waits(job) {
         let mut answer = answer(state, job, now_ms);
-        answer.verdict = settled_sentence(job);
+        answer.verdict = settled_sentence(job) + &turn::told(state, job);
         answer.by_reason = settled(state, job).into_rows();
         return Some(answer);
     }

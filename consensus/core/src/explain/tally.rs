@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Kinds of hosts that have room now, but not for this job.
-const HAVE_ROOM: [&str; 6] = ["ahead", "held", "layout", "ports", "reserved", "some_parts"];
+const HAVE_ROOM: [&str; 7] = ["ahead", "held", "layout", "others_turn", "ports", "reserved", "some_parts"];
 
 /// Hosts by their first obstacle.
 #[derive(Default)]
@@ -140,6 +140,10 @@ fn add(tally: &mut Tally, job: &Job, host: &Host, verdict: &Verdict, look: &Look
         Verdict::Ports => {
             let detail = format!("{} has room, but all its ports for gangs to meet at are in use", host.name);
             tally.add(host, "ports", 0, detail);
+        }
+        Verdict::OthersTurn => {
+            let detail = "has room, which others have in this turn, or it has its turn on another model";
+            tally.add(host, "others_turn", 0, detail.into());
         }
         Verdict::Fits => fitting(tally, job, host, look),
     }

@@ -65,7 +65,9 @@ impl Replay<'_> {
                         return Err(format!("{token} is not live, or a victim twice"));
                     }
                 }
-                if job.is_some_and(|job| !self.jobs.contains_key(&job)) || job.is_none() != slots.is_empty() {
+                let known =
+                    |job| self.jobs.contains_key(&job) || view.turning.iter().any(|row| row.job.id == job);
+                if job.is_some_and(|job| !known(job)) || job.is_none() != slots.is_empty() {
                     return Err("the job is not ready, or the slots are nobody's".into());
                 }
                 self.known(slots)

@@ -2,7 +2,7 @@
 //! ceiling. A search gives a complete plan or nothing: victims, and the slots that they leave. Cheapest first: lowest
 //! priority, then the least work lost, then the fewest cards.
 
-use super::promise::located;
+use super::pledge::located;
 use super::round::{Round, at_least};
 use super::victims::Offer;
 use crate::apply::{EVICTED_PER_GAINED_MAX, PREEMPT_GAP};
@@ -71,7 +71,7 @@ impl<'p> Round<'p> {
         let mut victims: BTreeSet<Token> =
             attempts.iter().map(|a| a.token).filter(|token| !self.victims.contains(token)).collect();
         for job in attempts.iter().filter(|a| a.in_gang).map(|a| a.task.job).collect::<BTreeSet<JobId>>() {
-            victims.extend(self.parts_of(job));
+            victims.extend(self.live_parts(job));
         }
         if victims.is_empty() || self.is_full() {
             return;
@@ -83,7 +83,7 @@ impl<'p> Round<'p> {
     }
 
     /// Every part of a gang that nobody has asked to end.
-    fn parts_of(&self, job: JobId) -> Vec<Token> {
+    fn live_parts(&self, job: JobId) -> Vec<Token> {
         let rows = self.view.hosts.iter().flat_map(|row| row.attempts.iter());
         let parts = rows.filter(|a| a.task.job == job && a.state != AttemptState::Ending);
         parts.map(|a| a.token).filter(|token| !self.victims.contains(token)).collect()
@@ -149,14 +149,16 @@ impl<'p> Round<'p> {
         reason: EndReason,
     ) -> Option<(Vec<Token>, Vec<Slot>)> {
         let want = Want::of(job, ask);
-        let (fewest, _) = job.start_range();
-        let parts = fewest as usize;
+        let parts = parts_of(job);
         let mut offers: Vec<Offer> = Vec::new();
         for at in 0..self.ground.sites.len() {
             let too_high = |lowest: u16| job.priority < lowest.saturating_add(PREEMPT_GAP);
             let none =
                 self.ground.sites[at].lowest.is_none_or(|low| reason == EndReason::Preempt && too_high(low));
             if none && !self.ground.has_room(at, want) {
+                continue;
+            }
+            if reason == EndReason::Turn && !self.has_leavers(at) && !self.ground.has_room(at, want) {
                 continue;
             }
             if !self.is_candidate(at, job) {
@@ -202,13 +204,14 @@ impl<'p> Round<'p> {
         offers: Vec<Offer>,
     ) -> Option<(Vec<Token>, Vec<Slot>)> {
         let gained = at_least(ask).times(parts as u64);
-        let mut most_lost = if gained.gpu_milli > 0 {
+        let mut most_lost = if gained.gpu_milli > 0 && reason != EndReason::Turn {
             gained.gpu_milli.saturating_mul(EVICTED_PER_GAINED_MAX)
         } else {
             u64::MAX
         };
         let mut lost: BTreeMap<QueueId, Amounts> = BTreeMap::new();
-        let mut victims: BTreeSet<Token> = BTreeSet::new();
+        // One that moves gives up what it has.
+        let mut victims: BTreeSet<Token> = self.own_attempts(job).collect();
         let mut slots = Vec::new();
         let mut next_of_host: BTreeMap<HostId, usize> = BTreeMap::new();
         for offer in offers {
@@ -286,6 +289,13 @@ impl<'p> Round<'p> {
         self.shares.admits(self.view, job, &gained.minus(&freed))
     }
 
+    /// What runs of a job that is to move; nothing of one that waits.
+    fn own_attempts(&self, job: &Job) -> impl Iterator<Item = Token> + '_ {
+        let own = self.view.turning.binary_search_by_key(&job.id, |row| row.job.id).ok();
+        let attempts = own.filter(|_| job.live > 0).map(|at| &self.view.turning[at].attempts);
+        attempts.into_iter().flatten().map(|attempt| attempt.token)
+    }
+
     pub(super) fn carry_out(
         &mut self,
         job: &Arc<Job>,
@@ -302,4 +312,11 @@ impl<'p> Round<'p> {
         let size = victims.len() / 4 + slots.iter().map(|slot| slot.devices.len() + 1).sum::<usize>();
         self.emit(Move::Evict { job: Some(job.id), reason, victims, slots, choice }, size);
     }
+}
+
+/// Parts that a job needs at once: the fewest of one that waits, all of one that moves.
+fn parts_of(job: &Job) -> usize {
+    let (fewest, _) = job.start_range();
+    let moves = job.live > 0 && job.spec.takes_turns();
+    if moves { job.live as usize } else { fewest as usize }
 }

@@ -55,6 +55,8 @@ pub enum Verdict {
     Layout,
     /// It fits, but no block of ports is left for a gang to meet at.
     Ports,
+    /// It takes turns, and it is the turn of others there, or its own on another model.
+    OthersTurn,
 }
 
 /// When and where a job would start.
@@ -130,6 +132,9 @@ impl<'p> Round<'p> {
         }
         if let Some(avoid) = job.avoid.get(&site.id()).filter(|avoid| self.now_ms < avoid.until_ms) {
             return Verdict::BacksOff { until_ms: avoid.until_ms, failures: avoid.failures };
+        }
+        if !self.is_its_turn_on(at, job) {
+            return Verdict::OthersTurn;
         }
         if self.keeps_away(at, job, self.guards.ends_ms(job)) {
             return self.reserved_by(site.id(), job);
@@ -284,7 +289,11 @@ fn together<'r>(layout: Layout, rooms: &[usize], rack: impl Fn(usize) -> Option<
 fn rank(verdict: &Verdict) -> u8 {
     match verdict {
         Verdict::Fits => 0,
-        Verdict::Promised { .. } | Verdict::Reserved { .. } | Verdict::Layout | Verdict::Ports => 1,
+        Verdict::Promised { .. }
+        | Verdict::Reserved { .. }
+        | Verdict::Layout
+        | Verdict::Ports
+        | Verdict::OthersTurn => 1,
         Verdict::BacksOff { .. } | Verdict::Silent | Verdict::Ahead(_) => 2,
         Verdict::Misfit(misfit) if !misfit.is_lasting() => 3,
         Verdict::Misfit(_) => 4,

@@ -9,6 +9,7 @@ mod gang;
 mod groups;
 pub mod hetero;
 mod look;
+mod market;
 mod models;
 mod nearer;
 mod openings;
@@ -17,6 +18,7 @@ mod pace;
 mod pledge;
 mod post;
 mod promise;
+mod rotate;
 mod round;
 pub mod score;
 mod share;
@@ -28,9 +30,10 @@ mod view;
 
 pub use check::check_plan;
 pub use look::{Expected, Look, Verdict};
+pub use market::TURN_MS;
 pub use nearer::Smaller;
 pub(crate) use turns::standing;
-pub use view::{HostView, View};
+pub use view::{HostView, Turning, View};
 
 use crate::state::job::Job;
 use rota_protocol::HostId;

@@ -75,6 +75,12 @@ impl Models {
         fit::model_accepted(&self.names[usize::from(id) - 1], accepted).then_some(id)
     }
 
+    /// Numbers and names of models that a list of accepted names lets in.
+    pub(super) fn accepted_names<'m>(&'m self, accepted: &[String]) -> impl Iterator<Item = (u16, &'m str)> {
+        let names = (1..).zip(&self.names).filter(move |(_, name)| fit::model_accepted(name, accepted));
+        names.map(|(id, name)| (id, name.as_str()))
+    }
+
     /// The fastest that labels say of accepted models, permille; 0 if there are none, or all hosts say the same.
     pub(super) fn best_given(&self, accepted: &[String]) -> u32 {
         if self.all_even {
@@ -86,6 +92,13 @@ impl Models {
             .map(|(_, given)| *given)
             .max()
             .unwrap_or(0)
+    }
+
+    /// The speed of a model in permille of the fastest, as labels say it.
+    pub(super) fn given_of(&self, id: u16) -> u32 {
+        let best = self.given_permille.iter().copied().max().unwrap_or(0).max(1);
+        let given = usize::from(id).checked_sub(1).and_then(|at| self.given_permille.get(at)).copied();
+        (u64::from(given.unwrap_or(best)) * 1_000 / u64::from(best)).clamp(1, 1_000) as u32
     }
 
     /// The models that a list of accepted names lets in.

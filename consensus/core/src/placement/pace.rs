@@ -4,6 +4,7 @@
 
 use super::models::Models;
 use crate::state::job::Job;
+use crate::state::pace::KnownSpeeds;
 use crate::state::speeds::{self, Speeds};
 use rota_protocol::ask::Ask;
 use rota_protocol::device::HostFacts;
@@ -37,6 +38,9 @@ impl Pace {
         if ask.gpu_milli == 0 {
             return Self::default();
         }
+        if let KnownSpeeds::Stated(..) = KnownSpeeds::of(job, ask, speeds) {
+            return Self::stated(models, &KnownSpeeds::of(job, ask, speeds), &ask.gpu_models);
+        }
         let runs = speeds::kind(job, ask).into_iter().flat_map(|kind| speeds.of_kind(kind));
         let may_use = runs.filter_map(|(digest, ms)| Some((models.by_digest(digest, &ask.gpu_models)?, ms)));
         let mut known: Vec<(u16, u64)> = may_use.collect();
@@ -46,6 +50,19 @@ impl Pace {
         }
         known.sort_unstable();
         Self { known: known.into_iter().map(|(id, ms)| (id, bucket(best_ms, ms))).collect(), best_given: 0 }
+    }
+
+    /// By what the user says of it.
+    fn stated(models: &Models, speeds: &KnownSpeeds<'_>, accepted: &[String]) -> Self {
+        let known: Vec<(u16, u64)> = models
+            .accepted_names(accepted)
+            .filter_map(|(id, name)| Some((id, u64::from(speeds.on(name)?))))
+            .collect();
+        let best = known.iter().map(|(_, speed)| *speed).max().unwrap_or(0);
+        Self {
+            known: known.into_iter().map(|(id, speed)| (id, bucket(speed, best))).collect(),
+            best_given: 0,
+        }
     }
 
     /// The bucket of a host whose cards are of this model.

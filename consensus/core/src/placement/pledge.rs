@@ -1,8 +1,9 @@
 //! Promise: who is promised a start, and when that is written down. What a promise binds is in `promise.rs`.
 
 use super::order::promised_start_ms;
-use super::promise::{broken, located};
+use super::promise::broken;
 use super::round::{Round, at_least, competes};
+use super::view::View;
 use crate::fit::Want;
 use crate::state::job::{Job, Promise};
 use rota_protocol::JobId;
@@ -18,13 +19,18 @@ impl<'p> Round<'p> {
     pub(super) fn keep_promises(&mut self) {
         let mut promised: Vec<(&Arc<Job>, &Promise)> =
             self.view.promised.iter().filter_map(|job| Some((job, job.promise.as_deref()?))).collect();
-        // Each is bound beside those that fall due before it.
-        promised.sort_by_key(|(job, promise)| (!promise.evicting, promise.at_ms, job.id));
+        // Each is bound beside those that fall due before it. Of slots that others were ended for the higher priority's
+        // count first: `apply` lets it pass over a promise of a lower one.
+        promised.sort_by_key(|(job, promise)| {
+            let rank = if promise.evicting { job.priority } else { 0 };
+            (!promise.evicting, Reverse(rank), promise.at_ms, job.id)
+        });
         for (job, promise) in promised {
             if broken(self.view, job, promise, self.now_ms).is_some() {
                 continue;
             }
-            if self.bind_standing(job, promise) {
+            let turn = promise.evicting && job.spec.takes_turns();
+            if self.bind_standing(job, promise) && !turn {
                 self.competing.insert(competes(job));
                 self.promises += 1;
             }
@@ -50,7 +56,7 @@ impl<'p> Round<'p> {
     pub(super) fn promise_to_the_patient(&mut self) {
         let view = self.view;
         for job in view.classes.iter().filter_map(|jobs| jobs.first()) {
-            if self.has_waited(job) {
+            if self.has_waited(job) && !self.turns.contains_key(&job.id) {
                 self.blocked(job);
             }
         }
@@ -168,4 +174,9 @@ impl<'p> Round<'p> {
 /// Of two blocked jobs the one with the lesser key is promised a start first.
 fn age(job: &Job) -> (Reverse<u16>, u64, JobId) {
     (Reverse(job.priority), job.submitted_ms, job.id)
+}
+
+/// A stored promise's slots with the places of their hosts.
+pub(super) fn located(view: &View, slots: &[Slot]) -> Vec<(usize, Slot)> {
+    slots.iter().filter_map(|slot| Some((view.host_at(slot.host)?, slot.clone()))).collect()
 }

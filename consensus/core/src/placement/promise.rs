@@ -201,6 +201,12 @@ impl Guards {
         }
     }
 
+    /// Devices of a site that promises keep.
+    pub(super) fn kept_on(&self, at: usize) -> impl Iterator<Item = &DeviceUuid> {
+        let slots = self.by_site.get(&at).into_iter().flatten().flat_map(|guard| &self.list[*guard].slots);
+        slots.filter(move |(place, _)| *place == at).flat_map(|(_, slot)| &slot.devices)
+    }
+
     /// A promise names this site.
     pub(super) fn is_promised(&self, at: usize) -> bool {
         self.by_site.contains_key(&at)
@@ -389,9 +395,4 @@ pub(super) fn broken(view: &View, job: &Job, promise: &Promise, now_ms: u64) -> 
         return Some(PromiseBreak::HostGone);
     }
     (!promise.evicting && now_ms > promise.at_ms).then_some(PromiseBreak::Overrun)
-}
-
-/// A stored promise's slots with the places of their hosts.
-pub(super) fn located(view: &View, slots: &[Slot]) -> Vec<(usize, Slot)> {
-    slots.iter().filter_map(|slot| Some((view.host_at(slot.host)?, slot.clone()))).collect()
 }

@@ -63,6 +63,10 @@ pub(super) struct Round<'p> {
     pub(super) promises: usize,
     /// Jobs whose promise is lost to work of higher standing.
     pub(super) outranked: BTreeSet<JobId>,
+    /// Waiting jobs that take turns in this round, with the model on which one has its turn; none: not now.
+    pub(super) turns: BTreeMap<JobId, Option<u16>>,
+    /// Attempts whose turn may end for another job of their market.
+    pub(super) leavers: BTreeSet<Token>,
 }
 
 /// What a job competes for: hosts that differ in this are not in each other's way.
@@ -112,6 +116,8 @@ impl<'p> Round<'p> {
             oldest: BTreeMap::new(),
             promises: 0,
             outranked: BTreeSet::new(),
+            turns: BTreeMap::new(),
+            leavers: BTreeSet::new(),
         }
     }
 
@@ -121,6 +127,7 @@ impl<'p> Round<'p> {
         self.lapse();
         self.drain_and_trim();
         self.keep_promises();
+        self.take_turns();
         self.promise_to_the_patient();
         debug_assert_eq!(post::promises(&self.guards, self.ground), Vec::<String>::new());
         self.order();
@@ -221,7 +228,9 @@ impl<'p> Round<'p> {
                 }
                 Tried::OverCeiling => false,
                 // A job that keeps away from hosts speaks for itself only.
-                Tried::NoRoom => job.avoided(self.now_ms).next().is_some(),
+                Tried::NoRoom => {
+                    job.avoided(self.now_ms).next().is_some() || job.spec.takes_turns() && looks_on(class)
+                }
                 Tried::HeldBack => looks_on(class),
             };
             if goes_on && let Some((next, _)) = sorted[class].get(at + 1) {
@@ -241,7 +250,10 @@ impl<'p> Round<'p> {
         if self.probe == Some(job.id) {
             self.look_at(job);
         }
-        let tried = self.start(job, alone);
+        let tried = match self.turns.get(&job.id) {
+            Some(None) => Tried::NoRoom,
+            _ => self.start(job, alone),
+        };
         if self.probe == Some(job.id)
             && let Some(look) = &mut self.look
         {
@@ -249,6 +261,11 @@ impl<'p> Round<'p> {
         }
         match tried {
             Tried::NoRoom | Tried::HeldBack => {
+                // What takes turns neither holds others back nor is promised a start: its turn comes.
+                if self.turns.contains_key(&job.id) {
+                    self.evict_for(job);
+                    return Tried::Waits;
+                }
                 // Its own room is being made: others of its kind may still find some.
                 if self.is_waiting_for_victims(job) || self.evict_for(job) || self.move_for(job) {
                     return Tried::Waits;

@@ -118,7 +118,7 @@ impl Round<'_> {
     /// Devices for a job on a site that fits, unless something other than room is in the way.
     pub(super) fn devices_on(&self, at: usize, job: &Job, want: Want<'_>) -> Result<Vec<DeviceUuid>, Tried> {
         let ends_ms = self.guards.ends_ms(job);
-        if self.keeps_away(at, job, ends_ms) {
+        if self.keeps_away(at, job, ends_ms) || !self.is_its_turn_on(at, job) {
             return Err(Tried::HeldBack);
         }
         let eligible = self.ground.eligible(at, want).ok_or(Tried::NoRoom)?;

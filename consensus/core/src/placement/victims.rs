@@ -126,6 +126,7 @@ impl<'p> Round<'p> {
                     && !attempt.in_gang
                     && attempt.devices.len() == cards_of(attempt)
             }
+            EndReason::Turn => self.leavers.contains(&attempt.token),
             _ => attempt.queue != job.queue,
         };
         if attempt.preemptible && allowed {

@@ -1,6 +1,7 @@
 //! What the planner sees: a bounded copy of the state that costs pointers, not rows.
 
 use crate::apply::PREEMPT_GAP;
+use crate::placement::hetero::lengths::Lengths;
 use crate::state::State;
 use crate::state::attempt::Attempt;
 use crate::state::demand::Workload;
@@ -19,6 +20,8 @@ use std::sync::Arc;
 const VIEW_JOBS_MAX: usize = 65_536;
 /// Jobs that are copied of each class, if there are so many.
 const CLASS_JOBS_MIN: usize = 64;
+/// Most running jobs that take turns in one round; the older ones.
+const TURNING_MAX: usize = 4_096;
 /// Most jobs whose deadline has passed that one round gives up.
 const LAPSES_MAX: usize = 256;
 
@@ -56,6 +59,19 @@ pub struct View {
     pub demand_version: u64,
     /// How long jobs ran on which model.
     pub speeds: Arc<Speeds>,
+    /// Jobs that take turns and run, by number.
+    pub turning: Vec<Turning>,
+    /// How much work such jobs turned out to be.
+    pub lengths: Arc<Lengths>,
+}
+
+/// A job that takes turns, and what runs of it.
+#[derive(Debug, Clone)]
+pub struct Turning {
+    /// The job.
+    pub job: Arc<Job>,
+    /// Its live attempts by index.
+    pub attempts: Vec<Arc<Attempt>>,
 }
 
 impl View {
@@ -63,6 +79,8 @@ impl View {
     #[must_use]
     pub fn of(state: &State, now_ms: u64) -> Self {
         let promised = state.jobs.promised().filter_map(|id| state.jobs.shared(id));
+        // One that moves to other cards is promised them while it still ends on its own.
+        let moves = |job: &Job| job.spec.takes_turns() && job.promise.as_ref().is_some_and(|p| p.evicting);
         let (none, mut rows) = (Arc::default(), state.attempts.rows().peekable());
         // Both are in the order of hosts: one walk.
         let hosts = state.hosts.shared().map(|host| {
@@ -79,13 +97,15 @@ impl View {
             hosts,
             classes,
             is_cut,
-            promised: promised.filter(|job| job.is_ready()).cloned().collect(),
+            promised: promised.filter(|job| job.is_ready() || moves(job)).cloned().collect(),
             lapsed: state.jobs.lapsed(now_ms).take(LAPSES_MAX).collect(),
             queues: state.queues.shared().cloned().collect(),
             reservations: state.reservations.shared().cloned().collect(),
             demand: state.demand.published(),
             demand_version: state.demand.version,
             speeds: Arc::clone(&state.speeds),
+            turning: turning(state),
+            lengths: Arc::clone(&state.lengths),
         }
     }
 
@@ -138,6 +158,14 @@ impl View {
     pub fn host_at(&self, id: HostId) -> Option<usize> {
         self.hosts.binary_search_by_key(&id, |row| row.host.id).ok()
     }
+}
+
+fn turning(state: &State) -> Vec<Turning> {
+    let row = |id| {
+        let attempts = state.attempts.shared_of_job(id).cloned().collect();
+        Some(Turning { job: Arc::clone(state.jobs.shared(id)?), attempts })
+    };
+    state.jobs.turning().take(TURNING_MAX).filter_map(row).collect()
 }
 
 /// The first jobs of each class, and whether there are more. Should the copy be too small for all, the classes with

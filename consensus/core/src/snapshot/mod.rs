@@ -9,6 +9,7 @@ mod v1;
 
 use crate::hash::Digest;
 use crate::invariant::{self, Violation};
+use crate::placement::hetero::lengths::Lengths;
 use crate::state::State;
 use crate::state::attempt::AttemptTable;
 use crate::state::care::CareTable;
@@ -104,6 +105,7 @@ struct BodyRef<'a> {
     speeds: &'a Speeds,
     care: &'a CareTable,
     idle: &'a IdleTable,
+    lengths: &'a Lengths,
 }
 
 #[derive(Deserialize)]
@@ -121,6 +123,7 @@ struct Body {
     speeds: Speeds,
     care: CareTable,
     idle: IdleTable,
+    lengths: Lengths,
 }
 
 impl From<Body> for State {
@@ -139,6 +142,7 @@ impl From<Body> for State {
             speeds: Arc::new(body.speeds),
             care: body.care,
             idle: body.idle,
+            lengths: Arc::new(body.lengths),
             ..Self::default()
         }
     }
@@ -239,6 +243,7 @@ fn body(state: &State, out: &mut Vec<u8>) {
         speeds: &state.speeds,
         care: &state.care,
         idle: &state.idle,
+        lengths: &state.lengths,
     };
     // These types encode without fail; what is cut short would be refused by `decode`, never taken for a state.
     let _ = codec::encode_behind(out, &body);

@@ -4,6 +4,7 @@
 mod ask;
 mod container;
 mod output;
+mod pace;
 mod shape;
 
 use rota_protocol::PublicError;
@@ -24,6 +25,7 @@ pub fn validate(spec: &JobSpec) -> Result<(), PublicError> {
     shape::check(spec)?;
     output::check(spec.output())?;
     container::check(spec)?;
+    pace::check(spec)?;
     for (at, alternative) in (1..).zip(&spec.alternatives) {
         ask::check(alternative).map_err(|error| of_alternative(error, at))?;
     }

@@ -200,6 +200,13 @@ impl AttemptTable {
             .filter_map(|(_, token)| self.get(*token))
     }
 
+    /// The same, shared.
+    pub(crate) fn shared_of_job(&self, job: JobId) -> impl Iterator<Item = &Arc<Attempt>> {
+        self.by_task
+            .range(TaskId { job, index: 0 }..=TaskId { job, index: u32::MAX })
+            .filter_map(|(_, token)| self.map.get(token))
+    }
+
     /// Live attempts of a host, oldest first.
     pub(crate) fn on_host(&self, host: HostId) -> impl Iterator<Item = &Attempt> {
         self.by_host.get(&host).into_iter().flat_map(|row| row.iter()).map(|a| &**a)

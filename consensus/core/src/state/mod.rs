@@ -13,6 +13,7 @@ pub mod idle;
 pub mod job;
 pub mod meta;
 pub mod ordinals;
+pub mod pace;
 pub(crate) mod parted;
 pub mod queue;
 pub mod rare;
@@ -23,6 +24,7 @@ pub mod tally;
 pub(crate) mod token;
 pub mod trust;
 
+use crate::placement::hetero::lengths::Lengths;
 use attempt::{Attempt, AttemptTable};
 use care::CareTable;
 use dedup::DedupTable;
@@ -65,6 +67,8 @@ pub struct State {
     pub(crate) idle: IdleTable,
     /// Whom the cluster trusts.
     pub(crate) trust: TrustTable,
+    /// How much work jobs that take turns turned out to be; shared like the others.
+    pub(crate) lengths: Arc<Lengths>,
     pub(crate) faults: Faults,
 }
 
@@ -228,7 +232,13 @@ impl State {
         &self.speeds
     }
 
-    /// There may be something to plan at `now_ms`: jobs that wait, a deadline that has passed, a host to be emptied,
+    /// How much work jobs that take turns turned out to be.
+    #[must_use]
+    pub fn lengths(&self) -> &Lengths {
+        &self.lengths
+    }
+
+    /// There may be something to plan at `now_ms`: jobs that wait or take turns, a deadline that has passed, a host to be emptied,
     /// a queue above its ceiling.
     #[must_use]
     pub fn wants_planning(&self, now_ms: u64) -> bool {
@@ -236,6 +246,7 @@ impl State {
         let trimmed =
             |queue: &queue::Queue| queue.spec.excess != Excess::LetEnd && !queue.held.within(&queue.bound());
         !self.jobs.ready().is_empty()
+            || self.jobs.turning().next().is_some()
             || self.jobs.lapsed(now_ms).next().is_some()
             || self.hosts().any(emptying)
             || self.queues.iter().any(trimmed)

@@ -145,6 +145,11 @@ mod tests {
             })),
             container: Some(Box::new(ContainerSpec { image: "i".into(), ..ContainerSpec::default() })),
             idle_until_ms: Some(12),
+            pace: Some(Box::new(rota_protocol::pace::Pace {
+                resumes: true,
+                work_ms: Some(13),
+                speeds: vec![("A100".into(), 14)],
+            })),
         };
         let bare = JobSpec { workdir: Vec::new(), ..JobSpec::default() };
         let no_args = JobSpec { argv: Vec::new(), ..full.clone() };

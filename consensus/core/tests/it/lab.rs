@@ -329,6 +329,14 @@ pub(crate) fn job_spec(line: &str) -> JobSpec {
             "service" => spec.service = value == "yes",
             "preemptible" => spec.preemptible = value == "yes",
             "requeue" => spec.requeue = value == "yes",
+            "resumes" => spec.pace.get_or_insert_default().resumes = value == "yes",
+            "work" => spec.pace.get_or_insert_default().work_ms = Some(number(value) * 1_000),
+            "speed" => {
+                // `A100:1000|K80:100`.
+                let speeds = value.split('|').map(|part| part.split_once(':').expect("A100:1000"));
+                let speeds = speeds.map(|(model, speed)| (model.to_owned(), number(speed) as u32));
+                spec.pace.get_or_insert_default().speeds = speeds.collect();
+            }
             "requeue_status" => spec.requeue_status = Some(number(value) as u8),
             kind if matches!(kind, "fpga" | "mig" | "npu") || kind.starts_with("mig:") => {
                 spec.ask.devices.insert(key.into(), number(value) as u32);

@@ -24,6 +24,7 @@ mod shares;
 mod specs;
 mod speeds;
 mod trust;
+mod turns;
 mod unified;
 mod views;
 mod waits;

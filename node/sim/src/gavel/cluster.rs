@@ -1,6 +1,7 @@
 //! The simulated cluster of the experiment: rounds, progress, ends. Policies only say who runs.
 
 use super::policy::Chooser;
+use super::product::equal_ms;
 use super::rates::Rates;
 use super::trace::{Arrival, Trace};
 use super::{GavelError, GavelPolicy};
@@ -94,10 +95,7 @@ pub(super) fn run(
 fn admit(rates: &Rates, arrival: Arrival, id: u64) -> Active {
     let alone = &rates.alone[arrival.class];
     let best_rate = alone.iter().copied().fold(0.0, f64::max);
-    let total: u32 = FLEET.iter().sum();
-    let equal: f64 =
-        alone.iter().zip(FLEET).map(|(rate, have)| rate * f64::from(have) / f64::from(total)).sum();
-    let asked_ms = arrival.steps / equal * 1000.0;
+    let asked_ms = equal_ms(rates, &arrival);
     let view = Job {
         id,
         class: ClassId(arrival.class as u32),

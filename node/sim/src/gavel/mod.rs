@@ -3,6 +3,7 @@
 
 mod cluster;
 mod policy;
+mod product;
 mod rates;
 mod trace;
 mod twister;
@@ -26,30 +27,36 @@ pub enum GavelPolicy {
     LasBlind,
     /// Max-min of throughput over an equal share's; knows speeds. The published policy of Gavel.
     LasAware,
-    /// Ours without knowing how much work a job is: knows speeds and the lengths of jobs that ended.
-    RotaBlind,
-    /// Ours knowing how much work each job asks for, as AlloX does: speeds and steps.
-    RotaKnown,
-    /// As `RotaBlind`, but it begins with an empty table of speeds and fills it by what it sees.
-    RotaLearning,
-    /// `RotaBlind`, and two jobs may share a GPU; knows what pairs keep of their speeds.
-    RotaBlindSharing,
-    /// `RotaKnown`, and two jobs may share a GPU; knows what pairs keep of their speeds.
-    RotaKnownSharing,
+    /// The production scheduler; jobs say their speeds, and it learns how long jobs are.
+    Rota,
+    /// The production scheduler; jobs also say how much work they are.
+    RotaStated,
+    /// Our rule on the compact engine of rounds, without knowing how much work a job is: knows speeds and the lengths of jobs that ended.
+    EngineBlind,
+    /// The same, knowing how much work each job asks for, as AlloX does: speeds and steps.
+    EngineKnown,
+    /// As `EngineBlind`, but it begins with an empty table of speeds and fills it by what it sees.
+    EngineLearning,
+    /// `EngineBlind`, and two jobs may share a GPU; knows what pairs keep of their speeds.
+    EngineBlindSharing,
+    /// `EngineKnown`, and two jobs may share a GPU; knows what pairs keep of their speeds.
+    EngineKnownSharing,
 }
 
 impl GavelPolicy {
     /// All of them, baselines first.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::FifoBlind,
         Self::FifoAware,
         Self::LasBlind,
         Self::LasAware,
-        Self::RotaBlind,
-        Self::RotaKnown,
-        Self::RotaLearning,
-        Self::RotaBlindSharing,
-        Self::RotaKnownSharing,
+        Self::Rota,
+        Self::RotaStated,
+        Self::EngineBlind,
+        Self::EngineKnown,
+        Self::EngineLearning,
+        Self::EngineBlindSharing,
+        Self::EngineKnownSharing,
     ];
 
     /// Its name, as in commands and reports.
@@ -60,24 +67,32 @@ impl GavelPolicy {
             Self::FifoAware => "fifo-aware",
             Self::LasBlind => "las-blind",
             Self::LasAware => "las-aware",
-            Self::RotaBlind => "rota-blind",
-            Self::RotaKnown => "rota-known",
-            Self::RotaLearning => "rota-learning",
-            Self::RotaBlindSharing => "rota-blind-sharing",
-            Self::RotaKnownSharing => "rota-known-sharing",
+            Self::Rota => "rota",
+            Self::RotaStated => "rota-stated",
+            Self::EngineBlind => "engine-blind",
+            Self::EngineKnown => "engine-known",
+            Self::EngineLearning => "engine-learning",
+            Self::EngineBlindSharing => "engine-blind-sharing",
+            Self::EngineKnownSharing => "engine-known-sharing",
         }
+    }
+
+    /// Whether the production scheduler decides, not the engine of rounds.
+    #[must_use]
+    pub fn is_product(self) -> bool {
+        matches!(self, Self::Rota | Self::RotaStated)
     }
 
     /// Whether it may know how much work each job asks for.
     #[must_use]
     pub fn knows_work(self) -> bool {
-        matches!(self, Self::RotaKnown | Self::RotaKnownSharing)
+        matches!(self, Self::EngineKnown | Self::EngineKnownSharing)
     }
 
     /// Whether two jobs may share a GPU.
     #[must_use]
     pub fn shares_gpus(self) -> bool {
-        matches!(self, Self::RotaBlindSharing | Self::RotaKnownSharing)
+        matches!(self, Self::EngineBlindSharing | Self::EngineKnownSharing)
     }
 }
 
@@ -96,6 +111,8 @@ pub struct GavelConfig {
     pub seeds: Vec<u32>,
     /// The measured jobs by order of arrival, first and past the last. Published: 4000 and 5000.
     pub window: (u64, u64),
+    /// What a start after a pause or on another model costs on the production scheduler, in ms. Published: nothing.
+    pub restart_ms: u64,
 }
 
 /// What an experiment gave.
@@ -141,6 +158,9 @@ pub enum GavelError {
     /// The measured jobs never end at this rate.
     #[error("the cluster does not keep up: the measured jobs do not end")]
     Endless,
+    /// The production scheduler refused what a replay must be able to do.
+    #[error(transparent)]
+    Cluster(#[from] crate::cluster::ClusterError),
 }
 
 /// Runs one experiment.
@@ -159,6 +179,9 @@ pub fn run_on(config: &GavelConfig, threads: usize) -> Result<GavelReport, Gavel
     let rates = Rates::read(&config.throughputs)?;
     let runs = threads::map(&config.seeds, threads, |seed| {
         let mut trace = Trace::new(&rates, config.jobs_per_hour, config.multi_gpu, *seed);
+        if config.policy.is_product() {
+            return product::run(&rates, &mut trace, config);
+        }
         cluster::run(&rates, &mut trace, config.policy, *seed, config.window)
     });
     let outcomes = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -232,7 +255,7 @@ mod tests {
         let blind = hours(GavelPolicy::LasBlind, 5.0, false);
         let aware = hours(GavelPolicy::LasAware, 5.0, false);
         assert!(aware < blind, "{aware} {blind}");
-        for policy in [GavelPolicy::RotaLearning, GavelPolicy::RotaBlind, GavelPolicy::RotaKnown] {
+        for policy in [GavelPolicy::EngineLearning, GavelPolicy::EngineBlind, GavelPolicy::EngineKnown] {
             let ours = hours(policy, 5.0, false);
             assert!(ours < aware, "{policy:?} {ours} {aware}");
         }
@@ -240,14 +263,14 @@ mod tests {
 
     #[test]
     fn sharing_helps_when_there_is_too_much_work() {
-        let alone = hours(GavelPolicy::RotaKnown, 9.0, false);
-        let shared = hours(GavelPolicy::RotaKnownSharing, 9.0, false);
+        let alone = hours(GavelPolicy::EngineKnown, 9.0, false);
+        let shared = hours(GavelPolicy::EngineKnownSharing, 9.0, false);
         assert!(shared < alone, "{shared} {alone}");
     }
 
     #[test]
     fn runs_repeat_exactly() {
-        for policy in [GavelPolicy::LasAware, GavelPolicy::RotaLearning] {
+        for policy in [GavelPolicy::LasAware, GavelPolicy::EngineLearning] {
             assert_eq!(hours(policy, 2.5, true).to_bits(), hours(policy, 2.5, true).to_bits());
         }
     }

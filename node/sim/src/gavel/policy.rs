@@ -93,7 +93,7 @@ impl Chooser {
         if !self.policy.knows_work() {
             view.remaining_ms = None;
         }
-        if self.policy == GavelPolicy::RotaLearning {
+        if self.policy == GavelPolicy::EngineLearning {
             view.speeds = self.table.speeds(view.class, FLEET.len() as u32);
             view.attained_ms = self.attained_ms(job);
         }
@@ -103,7 +103,7 @@ impl Chooser {
     /// Work done, as time alone on the best model that the policy knows of.
     fn attained_ms(&self, job: &Active) -> u64 {
         match self.table.best(job.view.class) {
-            Some((_, best_micro)) if self.policy == GavelPolicy::RotaLearning => {
+            Some((_, best_micro)) if self.policy == GavelPolicy::EngineLearning => {
                 ((job.arrival.steps - job.steps_left) * 1e9 / best_micro as f64) as u64
             }
             _ => job.view.attained_ms,

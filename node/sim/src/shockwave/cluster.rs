@@ -9,9 +9,9 @@ use rota_core::placement::hetero::time_shares::TimeShares;
 use rota_core::placement::hetero::{Job, RoundConfig, Run, who_runs};
 
 /// Length of a round, in seconds.
-const ROUND_S: f64 = 120.0;
+pub(super) const ROUND_S: f64 = 120.0;
 /// What a job loses of a round when it did not run in the one before, in seconds.
-const START_S: f64 = 20.0;
+pub(super) const START_S: f64 = 20.0;
 /// Time between two settings of max-min shares, in seconds.
 const RESET_S: f64 = 1000.0;
 
@@ -190,7 +190,7 @@ impl Cluster<'_> {
 
 fn view(job: &Active, speeds: &Speeds, policy: ShockwavePolicy, now_s: f64) -> Job {
     let left_s = match policy {
-        ShockwavePolicy::RotaForeseen => job.training.left_foreseen_s(),
+        ShockwavePolicy::EngineForeseen => job.training.left_foreseen_s(),
         _ => job.training.left_at_this_batch_s(speeds),
     };
     Job {

@@ -3,6 +3,7 @@
 
 mod adapt;
 mod cluster;
+mod product;
 mod trace;
 mod training;
 
@@ -16,15 +17,26 @@ use std::path::PathBuf;
 pub enum ShockwavePolicy {
     /// Max-min time shares, the published policy of Gavel; knows nothing of lengths.
     MaxMin,
-    /// Ours; knows the epochs asked for and reckons with the batch of now.
+    /// The production scheduler; jobs say how long they would run alone at their first batch.
     Rota,
-    /// Ours; knows the epochs asked for and foresees the batch of each.
+    /// The production scheduler; jobs say how long they would run alone with every change of batch foreseen.
     RotaForeseen,
+    /// Our rule on the compact engine of rounds; knows the epochs asked for and reckons with the batch of now.
+    Engine,
+    /// The same; foresees the batch of each epoch.
+    EngineForeseen,
 }
 
 impl ShockwavePolicy {
     /// All of them, the baseline first.
-    pub const ALL: [Self; 3] = [Self::MaxMin, Self::Rota, Self::RotaForeseen];
+    pub const ALL: [Self; 5] =
+        [Self::MaxMin, Self::Rota, Self::RotaForeseen, Self::Engine, Self::EngineForeseen];
+
+    /// Whether the production scheduler decides, not the engine of rounds.
+    #[must_use]
+    pub fn is_product(self) -> bool {
+        matches!(self, Self::Rota | Self::RotaForeseen)
+    }
 
     /// Its name, as in commands and reports.
     #[must_use]
@@ -33,6 +45,8 @@ impl ShockwavePolicy {
             Self::MaxMin => "max-min",
             Self::Rota => "rota",
             Self::RotaForeseen => "rota-foreseen",
+            Self::Engine => "engine",
+            Self::EngineForeseen => "engine-foreseen",
         }
     }
 }
@@ -93,6 +107,9 @@ pub enum ShockwaveError {
     /// Some job fits on no GPUs.
     #[error("a job waits for more gpus than there are")]
     Stuck,
+    /// The production scheduler refused what a replay must be able to do.
+    #[error(transparent)]
+    Cluster(#[from] crate::cluster::ClusterError),
 }
 
 /// Runs one experiment.
@@ -102,7 +119,8 @@ pub enum ShockwaveError {
 pub fn run(config: &ShockwaveConfig) -> Result<ShockwaveReport, ShockwaveError> {
     let trace = trace::parse_trace(&read_text(&config.trace)?)?;
     let speeds = trace::parse_speeds(&read_text(&config.throughputs)?)?;
-    let out = cluster::run(&trace, &speeds, config.gpus, config.policy)?;
+    let play = if config.policy.is_product() { product::run } else { cluster::run };
+    let out = play(&trace, &speeds, config.gpus, config.policy)?;
     let jobs = out.completion_s.len();
     let unfair = out.fairness.iter().filter(|rho| **rho > UNFAIR_ABOVE).count();
     Ok(ShockwaveReport {
@@ -121,6 +139,13 @@ pub fn run(config: &ShockwaveConfig) -> Result<ShockwaveReport, ShockwaveError> 
 mod tests {
     use super::*;
 
+    type Play = fn(
+        &[trace::TraceJob],
+        &trace::Speeds,
+        u32,
+        ShockwavePolicy,
+    ) -> Result<cluster::Outcome, ShockwaveError>;
+
     /// A trace of our own: 14 short jobs, a gang and a job as long as all others on their share of 4 GPUs.
     fn run_small(policy: ShockwavePolicy) -> cluster::Outcome {
         let line = |steps: u32, gpus: u32, mode: &str, at: u32| {
@@ -133,14 +158,15 @@ mod tests {
         let trace = trace::parse_trace(&text).unwrap();
         let rate = |batch: u64| [1, 4].map(|gpus| (("LM".to_owned(), batch, gpus), 90.0 * f64::from(gpus)));
         let speeds = [10, 20, 40, 80].into_iter().flat_map(rate).collect();
-        cluster::run(&trace, &speeds, 4, policy).unwrap()
+        let play = if policy.is_product() { product::run } else { cluster::run };
+        play(&trace, &speeds, 4, policy).unwrap()
     }
 
     #[test]
     fn planning_ahead_ends_earlier_and_fairer_than_equal_shares() {
         let worst = |out: &cluster::Outcome| out.fairness.iter().copied().fold(0.0, f64::max);
         let equal = run_small(ShockwavePolicy::MaxMin);
-        for policy in [ShockwavePolicy::Rota, ShockwavePolicy::RotaForeseen] {
+        for policy in ShockwavePolicy::ALL.into_iter().filter(|policy| *policy != ShockwavePolicy::MaxMin) {
             let ours = run_small(policy);
             assert_eq!(ours.completion_s.len(), 16);
             assert!(ours.makespan_s < equal.makespan_s, "{} {}", ours.makespan_s, equal.makespan_s);
@@ -154,7 +180,10 @@ mod tests {
         let text = "LM (batch size 10)\tcmd\tdir\t--steps\t1\t100\t4\tstatic\t1\t-1\t0\t0";
         let trace = trace::parse_trace(text).unwrap();
         let speeds = [(("LM".to_owned(), 10, 4), 1.0)].into_iter().collect();
-        let end = cluster::run(&trace, &speeds, 2, ShockwavePolicy::Rota);
-        assert!(matches!(end, Err(ShockwaveError::Stuck)));
+        for (policy, play) in
+            [(ShockwavePolicy::Engine, cluster::run as Play), (ShockwavePolicy::Rota, product::run)]
+        {
+            assert!(matches!(play(&trace, &speeds, 2, policy), Err(ShockwaveError::Stuck)));
+        }
     }
 }

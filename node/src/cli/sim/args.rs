@@ -100,9 +100,13 @@ pub struct GavelArgs {
     /// Mean arrivals an hour
     #[arg(long, value_name = "JOBS,..", value_delimiter = ',', default_value = "5.6", value_parser = rate)]
     pub rate: Vec<f64>,
-    /// Who decides
-    #[arg(long, value_name = "POLICY,..", value_delimiter = ',', default_value = "rota-blind", value_parser = gavel_policy)]
+    /// Who decides: rota and rota-stated are the production scheduler, engine-* its rule on a compact engine of rounds,
+    /// the others are published
+    #[arg(long, value_name = "POLICY,..", value_delimiter = ',', default_value = "rota", value_parser = gavel_policy)]
     pub policy: Vec<GavelPolicy>,
+    /// What a start after a pause costs a job on the production scheduler, such as 30s
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = restart_ms)]
+    pub restart: u64,
     /// Three jobs of ten need 2, 4 or 8 GPUs
     #[arg(long)]
     pub multi_gpu: bool,
@@ -206,6 +210,10 @@ fn seeds(text: &str) -> Result<Seeds, String> {
 fn rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.trim().parse().map_err(|_| "want a number such as 5.6".to_owned())?;
     if rate > 0.0 && rate <= 1_000.0 { Ok(rate) } else { Err("want more than 0, at most 1000".into()) }
+}
+
+fn restart_ms(text: &str) -> Result<u64, String> {
+    duration_or_zero_ms("restart", text).map_err(|error| error.message)
 }
 
 fn jitter_ms(text: &str) -> Result<u64, String> {

@@ -100,6 +100,7 @@ pub(super) fn gavel(args: &GavelArgs) -> Result<Shown, Failure> {
                 // Their parser takes no larger ones.
                 seeds: (args.seeds.first as u32..=args.seeds.last as u32).collect(),
                 window: WINDOW,
+                restart_ms: args.restart,
             };
             let report = gavel::run_on(&config, usize::from(args.threads)).map_err(|error| match error {
                 named @ (GavelError::Input(_) | GavelError::Endless) => unusable(named),

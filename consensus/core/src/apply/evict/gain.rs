@@ -39,7 +39,9 @@ pub(super) fn gains(
         (Going { victims, tokens: &tokens }, Going { victims: &[], tokens: &BTreeSet::new() });
     let gained = then.room(ask, one.slots, going, now_ms)?;
     let lost = victims.iter().fold(Amounts::default(), |sum, victim| sum.plus(&victim.amounts()));
-    if gained.gpu_milli > 0 && lost.gpu_milli > gained.gpu_milli.saturating_mul(EVICTED_PER_GAINED_MAX) {
+    // Those whose turn is over are many at once where a wide job goes and narrow ones come.
+    let bounded = one.reason != EndReason::Turn && gained.gpu_milli > 0;
+    if bounded && lost.gpu_milli > gained.gpu_milli.saturating_mul(EVICTED_PER_GAINED_MAX) {
         return Err(Refusal::NotEvictable);
     }
     then.quota(&gained, going)?;
@@ -54,9 +56,9 @@ pub(super) fn gains(
 
 /// Who is to be ended now; what ends already goes too.
 #[derive(Clone, Copy)]
-struct Going<'v> {
-    victims: &'v [&'v Attempt],
-    tokens: &'v BTreeSet<Token>,
+pub(super) struct Going<'v> {
+    pub(super) victims: &'v [&'v Attempt],
+    pub(super) tokens: &'v BTreeSet<Token>,
 }
 
 impl Going<'_> {
@@ -66,7 +68,7 @@ impl Going<'_> {
 }
 
 /// The world once everything is gone that ends by now, and every job has come that others were ended for.
-struct Then<'s> {
+pub(super) struct Then<'s> {
     state: &'s State,
     job: &'s Job,
     /// Jobs that others were ended for before: their slots are spoken for. A job of lower priority may be passed over.
@@ -75,7 +77,7 @@ struct Then<'s> {
 }
 
 impl<'s> Then<'s> {
-    fn of(state: &'s State, job: &'s Job, slots: &[Slot]) -> Self {
+    pub(super) fn of(state: &'s State, job: &'s Job, slots: &[Slot]) -> Self {
         let promised = state.jobs.promised().filter(|id| *id != job.id).filter_map(|id| state.job(id));
         let evicts = |other: &&Job| other.promise.as_ref().is_some_and(|promise| promise.evicting);
         let before =
@@ -84,7 +86,13 @@ impl<'s> Then<'s> {
     }
 
     /// All slots are free once the victims are gone too; gives what the job holds in them.
-    fn room(&self, ask: &Ask, slots: &[Slot], going: Going<'_>, now_ms: u64) -> Result<Amounts, Refusal> {
+    pub(super) fn room(
+        &self,
+        ask: &Ask,
+        slots: &[Slot],
+        going: Going<'_>,
+        now_ms: u64,
+    ) -> Result<Amounts, Refusal> {
         let want = Want::of(self.job, ask);
         let mut used: BTreeMap<HostId, Used> =
             self.hosts.iter().map(|host| (*host, self.used(*host, going))).collect();
@@ -127,7 +135,7 @@ impl<'s> Then<'s> {
     }
 
     /// Every ceiling along the job's path holds with what it gains.
-    fn quota(&self, gained: &Amounts, going: Going<'_>) -> Result<(), Refusal> {
+    pub(super) fn quota(&self, gained: &Amounts, going: Going<'_>) -> Result<(), Refusal> {
         let (queues, job) = (&self.state.queues, self.job);
         let mut come = Tally::default();
         for (other, ask, slot) in self.spoken_for() {

@@ -4,6 +4,9 @@
 //! promise of its slots, and no other eviction counts on them.
 
 mod gain;
+mod turn;
+
+pub use turn::RUN_MS_MIN;
 
 use super::{Event, Step, cancel};
 use crate::state::State;
@@ -49,8 +52,14 @@ pub(super) fn evict(state: &mut State, step: &mut Step, one: &Eviction<'_>) -> R
     }
     match one.job {
         Some(id) => {
-            let job = state.job(id).filter(|job| job.is_ready()).ok_or(Refusal::NotPending)?;
-            gain::gains(state, job, one, &victims, step.now_ms)?;
+            let job = state.job(id).ok_or(Refusal::NotPending)?;
+            if one.reason == EndReason::Turn && job.live > 0 {
+                turn::moves(state, job, one, &victims, step.now_ms)?;
+            } else if job.is_ready() {
+                gain::gains(state, job, one, &victims, step.now_ms)?;
+            } else {
+                return Err(Refusal::NotPending);
+            }
         }
         None if !one.slots.is_empty() => return Err(Refusal::DoesNotFit),
         None => {}
@@ -61,7 +70,8 @@ pub(super) fn evict(state: &mut State, step: &mut Step, one: &Eviction<'_>) -> R
 
 /// The rules for one victim.
 fn may_end(state: &State, one: &Eviction<'_>, victim: &Attempt, now_ms: u64) -> Result<(), Refusal> {
-    if victim.state == AttemptState::Ending || one.job == Some(victim.task.job) {
+    let own = one.job == Some(victim.task.job);
+    if victim.state == AttemptState::Ending || own && one.reason != EndReason::Turn {
         return Err(Refusal::NotEvictable);
     }
     let beneficiary = one.job.and_then(|id| state.job(id));
@@ -78,6 +88,7 @@ fn may_end(state: &State, one: &Eviction<'_>, victim: &Attempt, now_ms: u64) -> 
             let not_below = |job: &Job| job.priority >= victim.priority;
             victim.preemptible && beneficiary.is_some_and(not_below)
         }
+        EndReason::Turn => turn::may_end(state, beneficiary, victim, now_ms),
         EndReason::Drain => is_drained(state, victim, now_ms),
         // Whether it must be this one shows only in sight of all victims.
         EndReason::Ceiling => true,
@@ -93,7 +104,8 @@ fn may_end(state: &State, one: &Eviction<'_>, victim: &Attempt, now_ms: u64) -> 
     if !allowed {
         return Err(Refusal::NotEvictable);
     }
-    let counted = matches!(one.reason, EndReason::Preempt | EndReason::Reclaim | EndReason::Move);
+    let counted =
+        matches!(one.reason, EndReason::Preempt | EndReason::Reclaim | EndReason::Move | EndReason::Turn);
     let often = |job: &Job| {
         let ordinal = job.ordinal(victim.task.index).unwrap_or(0);
         now_ms < job.spared_until_ms(ordinal, now_ms)
@@ -255,7 +267,8 @@ fn note_evictions(job: &mut Job, taken: &[u32], left: u32, reason: EndReason, no
     }
     if job.spec.gang.is_some() && left == 0 {
         job.gang_ending = true;
-        let stays = job.spec.requeue || matches!(reason, EndReason::Drain | EndReason::Move);
+        let stays =
+            job.spec.requeue || matches!(reason, EndReason::Drain | EndReason::Move | EndReason::Turn);
         if !stays {
             job.gang_over.get_or_insert(GangOver::Preempted);
         }

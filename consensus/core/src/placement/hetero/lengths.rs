@@ -4,6 +4,8 @@
 //!
 //! Source: Gittins, Journal of the Royal Statistical Society B 41, 1979.
 
+use serde::{Deserialize, Serialize};
+
 /// Buckets per doubling of the length.
 const PER_DOUBLING: u32 = 4;
 /// Doublings that are told apart, from one second on: up to 2^24 s, half a year.
@@ -16,9 +18,31 @@ const COUNT_MAX: u64 = 20_000;
 const ENDED: u64 = 16;
 
 /// Counts of lengths of ended jobs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u64>", into = "Vec<u64>")]
 pub struct Lengths {
     counts: Vec<u64>,
+}
+
+/// Counts that are none of ours.
+#[derive(Debug, thiserror::Error)]
+#[error("the counts of lengths are damaged")]
+pub struct Damaged;
+
+impl From<Lengths> for Vec<u64> {
+    fn from(lengths: Lengths) -> Self {
+        lengths.counts
+    }
+}
+
+impl TryFrom<Vec<u64>> for Lengths {
+    type Error = Damaged;
+
+    fn try_from(counts: Vec<u64>) -> Result<Self, Damaged> {
+        let within = |count: &u64| (1..=(COUNT_MAX + 1) * ENDED).contains(count);
+        let sound = counts.len() == (PER_DOUBLING * DOUBLINGS) as usize && counts.iter().all(within);
+        if sound { Ok(Self { counts }) } else { Err(Damaged) }
+    }
 }
 
 impl Default for Lengths {

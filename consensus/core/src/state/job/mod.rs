@@ -129,6 +129,9 @@ pub struct Job {
     pub(crate) turns: Rare<VecDeque<(u64, WaitCause)>>,
     /// Hosts that were lost under it.
     pub(crate) toll: Toll,
+    /// How long its ended attempts ran on each GPU model, in ms; only of jobs that take turns. Of a gang the first part
+    /// speaks.
+    pub(crate) served: Rare<BTreeMap<String, u64>>,
 }
 
 impl Job {
@@ -174,6 +177,7 @@ impl Job {
             predicted_ms: None,
             turns: Rare::default(),
             toll: Toll::default(),
+            served: Rare::default(),
         }
     }
 
@@ -209,6 +213,7 @@ impl Job {
             alternatives: self.spec.alternatives.clone(),
             gang: self.spec.gang,
             layout: self.spec.layout,
+            turns: self.spec.takes_turns(),
         }
     }
 

@@ -40,6 +40,8 @@ pub struct ClassKey {
     pub gang: Option<GangSpec>,
     /// How tasks lie to one another.
     pub layout: Layout,
+    /// They take turns: a round may have seats for some of them and not for others.
+    pub turns: bool,
 }
 
 /// A job's back-off from one host.

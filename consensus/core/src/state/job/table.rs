@@ -35,6 +35,9 @@ pub(crate) struct JobTable {
     /// How many jobs are in each state, in the order of [`JobState::ALL`].
     #[serde(skip)]
     counts: [u64; JobState::ALL.len()],
+    /// Jobs that take turns and run.
+    #[serde(skip)]
+    turning: BTreeSet<JobId>,
 }
 
 impl JobTable {
@@ -89,6 +92,11 @@ impl JobTable {
         JobState::ALL.into_iter().zip(self.counts)
     }
 
+    /// Jobs that take turns and run, by number.
+    pub(crate) fn turning(&self) -> impl Iterator<Item = JobId> + '_ {
+        self.turning.iter().copied()
+    }
+
     pub(crate) fn insert(&mut self, job: Job) {
         let job = Arc::new(job);
         self.enter(&job);
@@ -139,6 +147,7 @@ impl JobTable {
         self.children = BTreeMap::new();
         self.promised = BTreeSet::new();
         self.deadlines = BTreeSet::new();
+        self.turning = BTreeSet::new();
         let listed: BTreeSet<JobId> = self.terminal.iter().copied().collect();
         let terminal = self.map.values().filter(|job| job.state.is_terminal()).map(|job| job.id);
         self.awaited = terminal.filter(|id| !listed.contains(id)).collect();
@@ -195,6 +204,9 @@ impl JobTable {
         if let Some(at_ms) = standing.deadline_ms {
             self.deadlines.insert((at_ms, job.id));
         }
+        if standing.turning {
+            self.turning.insert(job.id);
+        }
     }
 
     fn leave(&mut self, id: JobId, standing: &Standing, job: &Job) {
@@ -226,6 +238,9 @@ impl JobTable {
         if let Some(at_ms) = standing.deadline_ms {
             self.deadlines.remove(&(at_ms, id));
         }
+        if standing.turning {
+            self.turning.remove(&id);
+        }
     }
 }
 
@@ -242,6 +257,7 @@ struct Standing {
     waits_for_jobs: bool,
     promised: bool,
     deadline_ms: Option<u64>,
+    turning: bool,
 }
 
 impl Standing {
@@ -254,6 +270,7 @@ impl Standing {
                 .spec
                 .deadline_ms
                 .filter(|_| job.started_ms.is_none() && !job.state.is_terminal()),
+            turning: job.live > 0 && job.spec.takes_turns(),
         }
     }
 }
