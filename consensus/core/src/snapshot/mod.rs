@@ -18,6 +18,7 @@ use crate::state::history::History;
 use crate::state::host::HostTable;
 use crate::state::idle::IdleTable;
 use crate::state::job::JobTable;
+use crate::state::members::MemberTable;
 use crate::state::meta::Meta;
 use crate::state::queue::QueueTable;
 use crate::state::reservation::ReservationTable;
@@ -104,6 +105,7 @@ struct BodyRef<'a> {
     speeds: &'a Speeds,
     care: &'a CareTable,
     idle: &'a IdleTable,
+    members: &'a MemberTable,
 }
 
 #[derive(Deserialize)]
@@ -121,6 +123,7 @@ struct Body {
     speeds: Speeds,
     care: CareTable,
     idle: IdleTable,
+    members: MemberTable,
 }
 
 impl From<Body> for State {
@@ -139,6 +142,7 @@ impl From<Body> for State {
             speeds: Arc::new(body.speeds),
             care: body.care,
             idle: body.idle,
+            members: body.members,
             ..Self::default()
         }
     }
@@ -239,6 +243,7 @@ fn body(state: &State, out: &mut Vec<u8>) {
         speeds: &state.speeds,
         care: &state.care,
         idle: &state.idle,
+        members: &state.members,
     };
     // These types encode without fail; what is cut short would be refused by `decode`, never taken for a state.
     let _ = codec::encode_behind(out, &body);

@@ -11,6 +11,7 @@ pub mod history;
 pub mod host;
 pub mod idle;
 pub mod job;
+pub mod members;
 pub mod meta;
 pub mod ordinals;
 pub(crate) mod parted;
@@ -31,6 +32,7 @@ use history::History;
 use host::{Host, HostTable};
 use idle::IdleTable;
 use job::{Job, JobTable};
+use members::MemberTable;
 use meta::{ClusterMeta, Meta, Usage};
 use queue::QueueTable;
 use reservation::ReservationTable;
@@ -65,6 +67,8 @@ pub struct State {
     pub(crate) idle: IdleTable,
     /// Whom the cluster trusts.
     pub(crate) trust: TrustTable,
+    /// What became of the membership.
+    pub(crate) members: MemberTable,
     pub(crate) faults: Faults,
 }
 
@@ -250,6 +254,12 @@ impl State {
     #[must_use]
     pub fn idle(&self) -> &IdleTable {
         &self.idle
+    }
+
+    /// What became of the membership.
+    #[must_use]
+    pub fn members(&self) -> &MemberTable {
+        &self.members
     }
 
     /// Rebuilds every index from the rows.
