@@ -1,10 +1,10 @@
 //! `rota-chaos`: runs the rungs of doubt by hand. `cargo test` runs small budgets of the same.
 
 use clap::{Parser, Subcommand};
-use rota_chaos::real::hands;
 use rota_chaos::real::report::{Report, Verdict};
 use rota_chaos::real::row::{Outcome, Row};
 use rota_chaos::real::{self, Bench, SCENARIOS};
+use rota_chaos::real::{hands, members};
 use rota_chaos::report;
 use rota_chaos::world::plant::Plant;
 use rota_chaos::world::sweep::{run, sweep};
@@ -78,6 +78,41 @@ enum Rung {
         #[arg(long, value_name = "FILE")]
         nvml: Option<PathBuf>,
     },
+    /// The table of membership: hosts that come, go, are wiped, copied and mixed up, clusters that begin anew. As `hands`.
+    Members {
+        /// How often each row is tried, at least.
+        #[arg(long, default_value_t = 1)]
+        rounds: usize,
+        /// Only these rows, such as R1,R3; may be repeated.
+        #[arg(long, value_name = "ID", value_delimiter = ',')]
+        only: Vec<String>,
+        /// Also write one JSON document with all rows to this file.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+}
+
+/// Which table of rows.
+#[derive(Clone, Copy)]
+enum Table {
+    Hands,
+    Members,
+}
+
+impl Table {
+    fn ids(self) -> Vec<&'static str> {
+        match self {
+            Self::Hands => hands::ROWS.iter().map(|(id, _)| *id).collect(),
+            Self::Members => members::ROWS.iter().map(|(id, _)| *id).collect(),
+        }
+    }
+
+    async fn row(self, id: &str, bench: &Bench) -> Option<Row> {
+        match self {
+            Self::Hands => hands::row(id, bench).await,
+            Self::Members => members::row(id, bench).await,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -98,16 +133,20 @@ fn main() -> ExitCode {
             world(seeds, from, seed, plant, json, threads)
         }
         Rung::Real { rounds, only, json } => real(rounds, &only, json),
-        Rung::Hands { rounds, only, json, nvml } => table(rounds, &only, json.as_deref(), nvml)
-            .unwrap_or_else(|error| {
-                eprintln!("the lab cannot be set up: {error}");
-                ExitCode::from(2)
-            }),
+        Rung::Hands { rounds, only, json, nvml } => {
+            done(table(Table::Hands, rounds, &only, json.as_deref(), nvml))
+        }
+        Rung::Members { rounds, only, json } => {
+            done(table(Table::Members, rounds, &only, json.as_deref(), None))
+        }
     }
 }
 
 fn real(rounds: usize, only: &[String], json: bool) -> ExitCode {
-    let outcome = scenarios(rounds, only, json);
+    done(scenarios(rounds, only, json))
+}
+
+fn done(outcome: std::io::Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
         eprintln!("the lab cannot be set up: {error}");
         ExitCode::from(2)
@@ -115,6 +154,7 @@ fn real(rounds: usize, only: &[String], json: bool) -> ExitCode {
 }
 
 fn table(
+    table: Table,
     rounds: usize,
     only: &[String],
     json: Option<&Path>,
@@ -124,16 +164,15 @@ fn table(
     let exe = std::env::current_exe()?;
     let bench = Bench { exe, exe_args: vec!["rota".into()], dir: dir.path().to_owned(), rounds, nvml };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let known = |wanted: &&String| !hands::ROWS.iter().any(|(id, _)| id == wanted);
-    if let Some(unknown) = only.iter().find(known) {
-        let all: Vec<&str> = hands::ROWS.iter().map(|(id, _)| *id).collect();
+    let all = table.ids();
+    if let Some(unknown) = only.iter().find(|wanted| !all.contains(&wanted.as_str())) {
         eprintln!("no row {unknown}; there are {}", all.join(", "));
         return Ok(ExitCode::from(2));
     }
     println!("{}", Row::head());
     let mut rows = Vec::new();
-    for (id, _) in hands::ROWS.iter().filter(|(id, _)| only.is_empty() || only.iter().any(|w| w == id)) {
-        let Some(row) = runtime.block_on(hands::row(id, &bench)) else { continue };
+    for id in all.into_iter().filter(|id| only.is_empty() || only.iter().any(|wanted| wanted == id)) {
+        let Some(row) = runtime.block_on(table.row(id, &bench)) else { continue };
         println!("{}", row.lines());
         rows.push(row);
     }

@@ -21,6 +21,7 @@ mod membership;
 mod membership_bytes;
 pub mod memory_link;
 mod network;
+pub mod offline;
 mod pipeline;
 mod propose;
 mod read;
@@ -39,7 +40,7 @@ pub use leadership::Leadership;
 pub use link::{LinkError, PeerLink};
 pub use log::{DiskPace, LogError, fsync_pace};
 pub use machine::AppliedNote;
-pub use membership::{MembershipStep, voters_wanted};
+pub use membership::{MemberChange, Members};
 pub use rota_core::{Event, State};
 pub use snapshot_file::SnapshotFault;
 pub use start::StartError;
@@ -289,18 +290,6 @@ impl Consensus {
     #[must_use]
     pub fn failed(&self) -> watch::Receiver<Option<String>> {
         self.0.watched.failed.subscribe()
-    }
-
-    /// At the leader: brings the members closer to the admitted hosts by one change. To be called whenever hosts
-    /// changed, leadership was gained, or an earlier step said so.
-    ///
-    /// # Errors
-    /// `Internal` for what openraft refuses for good.
-    pub async fn membership_step(&self) -> Result<MembershipStep, PublicError> {
-        let Ok(_one) = self.0.changing.try_lock() else {
-            return Ok(MembershipStep::NotNow);
-        };
-        membership::step(&self.0.raft, &self.0.machine).await
     }
 
     /// Hands leadership to a voter (by default the one that is furthest), and waits until it leads.

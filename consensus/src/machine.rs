@@ -109,6 +109,14 @@ impl Shared {
         self.read(|state| state.trust().revoked(host).map(|why| why.reason.clone()))
     }
 
+    /// This moment as the bytes of a snapshot, with its log index. Costs a copy of pointers under the lock.
+    pub(crate) fn to_bytes(&self) -> Result<(u64, Vec<u8>), SnapshotFault> {
+        let replica = self.replica().clone();
+        let index = replica.state.applied_index();
+        let meta = SnapshotMeta { last_log_id: replica.last, last_membership: replica.membership };
+        Ok((index, snapshot_file::to_bytes(self.cluster, &meta, &replica.state)?.concat()))
+    }
+
     pub(crate) fn events(&self) -> broadcast::Receiver<Arc<AppliedNote>> {
         self.events.subscribe()
     }
@@ -260,7 +268,7 @@ fn stored(id: LogId, membership: Membership) -> StoredMembership {
     StoredMembership::new(Some(id), membership)
 }
 
-fn decode(bytes: &[u8], index: u64, newest: u16) -> io::Result<Entry> {
+pub(crate) fn decode(bytes: &[u8], index: u64, newest: u16) -> io::Result<Entry> {
     Entry::read(bytes, newest).map_err(|error| halt(format!("cannot read the entry at {index}: {error}")))
 }
 

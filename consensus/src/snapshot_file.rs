@@ -149,6 +149,16 @@ pub(crate) fn to_bytes(
     Ok([bytes, body])
 }
 
+/// The cluster that a snapshot says it is of; nothing else is checked.
+pub(crate) fn cluster_of(bytes: &[u8]) -> Result<ClusterId, SnapshotFault> {
+    let mut of = [0; 16];
+    let field = bytes.get(16..32).filter(|_| bytes.starts_with(&MAGIC));
+    of.copy_from_slice(
+        field.ok_or_else(|| SnapshotFault::Damaged("it does not begin as a snapshot".to_owned()))?,
+    );
+    Ok(ClusterId(u128::from_le_bytes(of)))
+}
+
 /// Checks everything, then decodes.
 pub(crate) fn parse(bytes: &[u8], cluster: ClusterId) -> Result<(SnapshotMeta, State), SnapshotFault> {
     let damaged = |what: &str| SnapshotFault::Damaged(what.to_owned());

@@ -9,6 +9,7 @@ use crate::log::store::LogStore;
 use crate::log::{self, LogConfig, LogError};
 use crate::machine::{Machine, Shared};
 use crate::network::Network;
+use crate::offline;
 use crate::propose::Proposer;
 use crate::read::{Fresh, Reader, Rounds, confirm_local, confirm_remote};
 use crate::snapshot_file::SnapshotFault;
@@ -55,6 +56,7 @@ pub(crate) async fn start(
     let log = open_log(&dir, Owner { cluster, host }, &tuning, &watched).await?;
     let machine = open_machine(dir.clone(), cluster, tuning.newest).await?;
     let shared = machine.0.clone();
+    offline::check_joined(log.0.memory().purged.as_ref(), shared.snapshot_index())?;
     let network = Network::new(host, link.clone(), timings);
     let raft = Raft::new(host.0, raft_config, network, log.clone(), machine)
         .await

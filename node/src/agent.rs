@@ -13,6 +13,7 @@ use crate::http::{self, Health, HttpState, MetricsToken};
 use crate::io::clock;
 use crate::lead;
 use crate::machine::{self, MachineError};
+use crate::members::{door, life};
 use crate::meters::Meters;
 use crate::net::{
     Identity, IdentityError, Net, NetConfig, NetError, NetTimings, keep_keys_out_of_dumps, stamp,
@@ -28,6 +29,7 @@ use rota_protocol::health::HealthReport;
 use rota_protocol::ids::HostId;
 use rota_protocol::ids::RequestId;
 use rota_protocol::job::Actor as Author;
+use rota_protocol::members::PeerLife;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -69,6 +71,12 @@ pub enum AgentError {
     /// The network cannot be used.
     #[error(transparent)]
     Net(#[from] NetError),
+    /// This host was removed from its cluster.
+    #[error("{0}")]
+    Removed(String),
+    /// The data directory cannot speak for this host.
+    #[error(transparent)]
+    Life(#[from] life::LifeError),
     /// Agreement cannot start.
     #[error(transparent)]
     Consensus(#[from] StartError),
@@ -103,6 +111,9 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     let meters = Meters::install().map_err(|e| AgentError::Actors(e.to_string()))?;
     tokio::spawn(meters.clone().upkeep());
     let lock = lock(&config.data_dir)?;
+    if let Ok(why) = std::fs::read_to_string(crate::members::removed_path(&config.data_dir)) {
+        return Err(AgentError::Removed(why.trim().to_owned()));
+    }
     machine::check(&config.data_dir)?;
     let life = config.certificates.life().map_err(|e| ConfigError::Rule(e.to_string()))?;
     let (identity, renewed) = Identity::load_or_renew(&config.data_dir, life)?;
@@ -115,13 +126,18 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     }
     let identity = Arc::new(identity);
     let boot = boot_id().unwrap_or_default();
-    let handler = Arc::new(Handler::default());
+    // What ended the agent before is no news any more.
+    let _ = std::fs::remove_file(door::note_path(&config.data_dir));
+    let life = life::next(&config.data_dir, &identity)?;
+    let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let handler = Arc::new(Handler::new(PeerLife { life, machine, addr: config.advertised() }));
     let net_config = NetConfig {
         timings: NetTimings {
             idle: Duration::from_millis(config.profile.idle_timeout_ms()),
             ..NetTimings::default()
         },
         newest: config.reads(),
+        anybody: config.peers.clone(),
         ..NetConfig::new(Arc::clone(&identity), config.listen)
     };
     let net = Net::start(net_config, Arc::clone(&handler) as Arc<_>).await?;
@@ -136,6 +152,7 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     }
     let link = Arc::clone(&net) as Arc<dyn PeerLink>;
     let consensus = Consensus::start_as(consensus_config, config.reads(), link).await?;
+    life::save(&config.data_dir, &identity, &life)?;
     handler.set_consensus(consensus.clone());
     if identity.host == HostId(1) {
         tokio::spawn(found(consensus.clone(), Arc::clone(&identity), config.advertised(), config.reads()));
@@ -151,7 +168,7 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     for attempt in &adopted {
         tracing::info!(?attempt, "took over an attempt");
     }
-    let node = Arc::new(Node::new(Parts { config, identity, boot, consensus, net, shims }));
+    let node = Arc::new(Node::new(Parts { config, identity, boot, consensus, net, shims, life }));
     handler.set_node(Arc::clone(&node));
     let (root, _) =
         Actor::spawn(None, Root, Arc::clone(&node)).await.map_err(|e| AgentError::Actors(e.to_string()))?;
@@ -345,7 +362,7 @@ const LOCK_TRIES: u32 = 180;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// One data directory serves one agent: the lock goes with the process, however it ends.
-fn lock(data_dir: &Path) -> Result<File, AgentError> {
+pub(crate) fn lock(data_dir: &Path) -> Result<File, AgentError> {
     std::fs::create_dir_all(data_dir).map_err(io(format!("cannot make {}", data_dir.display())))?;
     let path = data_dir.join("lock");
     let file = File::options()

@@ -77,6 +77,8 @@ pub struct AgentConfig {
     pub listen: SocketAddr,
     /// What others dial, if it is not the listen address.
     pub advertise: Option<String>,
+    /// Addresses or names at which some host of the cluster can be found when none is where it was.
+    pub peers: Vec<String>,
     /// TCP address for `/metrics` and `/healthz`; none for neither.
     pub http_listen: Option<SocketAddr>,
     /// Simulated devices, such as `8xH100:80GiB`; the real ones are then not looked for.
@@ -126,6 +128,7 @@ impl Default for AgentConfig {
             listen: SocketAddr::from(([0, 0, 0, 0], 7420)),
             socket: None,
             advertise: None,
+            peers: Vec::new(),
             http_listen: Some(SocketAddr::from(([127, 0, 0, 1], 7421))),
             sim_gpus: None,
             cpus: None,

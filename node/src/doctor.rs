@@ -5,6 +5,7 @@
 mod disk;
 mod gpu;
 mod identity;
+mod members;
 mod system;
 
 use crate::devices::DeviceConfig;
@@ -80,6 +81,7 @@ fn still_rows(input: &DoctorInput) -> Vec<DoctorRow> {
     let mut rows = vec![system::capacity(&input.devices), system::user()];
     rows.extend(disk::rows(&input.data_dir));
     rows.extend(identity::rows(&input.data_dir));
+    rows.extend(members::rows(&input.data_dir, agent));
     rows.push(agent_row(&socket, agent));
     rows.extend(input.listen.map(|addr| port("peer port", "UDP", addr, agent, udp_free)));
     rows.extend(input.http_listen.map(|addr| port("http port", "TCP", addr, agent, tcp_free)));

@@ -4,6 +4,7 @@
 //! Not a simulation: identities, QUIC, log files, shims and tasks are what a real host has.
 
 mod asks;
+mod growing;
 mod options;
 
 pub use asks::violations;
@@ -12,8 +13,7 @@ pub use options::{LabOptions, NetSpace, PeerPorts};
 use crate::client::Client;
 pub use crate::client::fresh_request as new_request;
 use crate::io::{clock, proc};
-use rota_protocol::api::{ApiReply, ApiRequest};
-use rota_protocol::error::{ErrorCode, PublicError};
+use rota_protocol::error::PublicError;
 use rota_protocol::ids::{ClusterId, HostId};
 use rustix::process::{Pid, Signal};
 use std::net::UdpSocket;
@@ -169,30 +169,6 @@ impl Lab {
         };
         command.args(&self.options.exe_args);
         command
-    }
-
-    async fn join(&mut self, number: usize) -> Result<(), LabError> {
-        let secret = self.join_token().await?;
-        let (dir, listen) = (self.peers[number].dir.display().to_string(), self.listen(number));
-        let (name, first) = (self.peers[number].name.clone(), self.advertise(0));
-        let advertise = self.advertise(number);
-        let mut join = vec!["join", &first, "--token", &secret, "--data-dir", &dir, "--name", &name];
-        join.extend(["--listen", &listen, "--advertise", &advertise]);
-        self.rota_at(number, &join).await?;
-        self.spawn(number)
-    }
-
-    /// A fresh join token.
-    ///
-    /// # Errors
-    /// No peer answers.
-    pub async fn join_token(&self) -> Result<String, LabError> {
-        let usage = rota_protocol::command::TokenUse::Join { host_name: None };
-        let request = ApiRequest::MintToken { request: new_request(), usage, ttl_ms: 600_000 };
-        match self.peers[0].client().await?.call(request).await? {
-            ApiReply::Token { secret } => Ok(secret.0),
-            other => Err(PublicError::new(ErrorCode::Internal, format!("unexpected reply {other:?}")).into()),
-        }
     }
 
     /// Runs a `rota` command to its end.

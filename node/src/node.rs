@@ -14,6 +14,7 @@ use crate::logic::container::Executor;
 use crate::logic::dirt::Dirt;
 use crate::logic::health::Faults;
 use crate::logic::lease_book::LeaseBook;
+use crate::members::Membership;
 use crate::net::{Identity, Net};
 use crate::shim::ShimHost;
 use crate::warden::mps::Mps;
@@ -24,6 +25,7 @@ use rota_protocol::device::{DeviceReading, HostFacts};
 use rota_protocol::gossip::StatusDigest;
 use rota_protocol::ids::{BootId, ClusterId, DeviceUuid, HostId, LeaseEpoch, Token};
 use rota_protocol::job::AttemptEnd;
+use rota_protocol::members::DataLife;
 use rota_protocol::trust::Print;
 use rota_protocol::view::DoctorRow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -151,6 +153,8 @@ pub struct Node {
     pub serving: Serving,
     /// An authority that was made here and is in no file yet: SHA-256 of its certificate, and its key.
     pub next_authority: Mutex<Option<(Print, String)>>,
+    /// Membership.
+    pub membership: Membership,
     closing: AtomicBool,
 }
 
@@ -168,6 +172,8 @@ pub struct Parts {
     pub net: Arc<Net>,
     /// Running attempts.
     pub shims: ShimHost,
+    /// This start of the agent.
+    pub life: DataLife,
 }
 
 impl Node {
@@ -202,6 +208,7 @@ impl Node {
             mps: tokio::sync::Mutex::new(sharing_daemons),
             serving: Serving::default(),
             next_authority: Mutex::default(),
+            membership: Membership::of(parts.life),
             closing: AtomicBool::new(false),
         }
     }

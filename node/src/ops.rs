@@ -5,6 +5,7 @@ use crate::cli::ops::{AgentArgs, BenchArgs, DemoArgs, DevArgs, InitArgs, JoinArg
 use crate::config::{AgentConfig, DATA_DIR_DEFAULT, LISTEN_DEFAULT, Profile};
 use crate::devices::nvml;
 use crate::doctor::{self, DoctorInput};
+use crate::members::replace::{SetAside, set_aside};
 use crate::net::{found_cluster, join as join_cluster, keep_keys_out_of_dumps};
 use crate::shim::cage::Place;
 use crate::{agent, bench, demo};
@@ -54,9 +55,26 @@ pub fn join(args: JoinArgs) -> Outcome {
         return Err(PublicError::invalid("advertise", message, "10.0.0.2:7420").into());
     }
     let token = join_token(args.token)?;
-    let identity = runtime(1)?
-        .block_on(join_cluster(&data, &token, &args.peer, &name, &advertise))
-        .map_err(Failure::other)?;
+    // Held until the identity is changed: no agent may run on it meanwhile.
+    let _lock = if args.replace { Some(agent::lock(&data).map_err(Failure::other)?) } else { None };
+    let aside = match args.replace {
+        true => Some(set_aside(&data, crate::io::clock::wall_ms()).map_err(Failure::other)?),
+        false => None,
+    };
+    let joined = runtime(1)?.block_on(join_cluster(&data, &token, &args.peer, &name, &advertise));
+    let identity = match (joined, aside) {
+        (Ok(identity), aside) => {
+            if let Some(folder) = aside.as_ref().and_then(SetAside::folder) {
+                println!("set aside what this machine was before: {}", folder.display());
+            }
+            identity
+        }
+        (Err(error), Some(aside)) => {
+            aside.put_back().map_err(Failure::other)?;
+            return Err(Failure::other(error));
+        }
+        (Err(error), None) => return Err(Failure::other(error)),
+    };
     remember(&data, listen, args.advertise)?;
     println!("joined cluster {} as host {} ({name})", identity.cluster_name, identity.host);
     println!("next: rota agent --data-dir {}", data.display());
@@ -254,7 +272,11 @@ fn addresses_file(data: &Path) -> PathBuf {
     data.join("addresses")
 }
 
-fn remember(data: &Path, listen: SocketAddr, advertise: Option<String>) -> Result<(), Failure> {
+/// Keeps the addresses that this host was given.
+///
+/// # Errors
+/// The disk refuses.
+pub fn remember(data: &Path, listen: SocketAddr, advertise: Option<String>) -> Result<(), Failure> {
     let text = format!("{listen}\n{}\n", advertise.unwrap_or_default());
     crate::io::durable::write_atomic(&addresses_file(data), text.as_bytes(), 0o644).map_err(Failure::other)
 }
@@ -272,7 +294,17 @@ fn address(field: &str, text: &str) -> Result<SocketAddr, Failure> {
     })
 }
 
-fn host_name() -> String {
+/// The address that was given, or the default one.
+///
+/// # Errors
+/// It is no address.
+pub fn listen_address(given: Option<&str>) -> Result<SocketAddr, Failure> {
+    address("listen", given.unwrap_or(LISTEN_DEFAULT))
+}
+
+/// What the system calls this machine.
+#[must_use]
+pub fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { "host".into() } else { name }
 }

@@ -7,6 +7,7 @@ use crate::api::{session, sessions};
 use crate::io::clock;
 use crate::lead;
 use crate::logic::lease_book::{Receipt, RoundEnd};
+use crate::members::door;
 use crate::net::{ApiStream, PeerHandler, PeerLink, hash_secret, issue, join_request_id, print_of_key};
 use crate::node::Node;
 use futures_util::FutureExt;
@@ -15,6 +16,7 @@ use rota_protocol::command::{Command, Outcome, Proposal};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::{HostId, LeaseEpoch, RequestId};
 use rota_protocol::job::Actor;
+use rota_protocol::members::{Admission, NotLetIn, PeerLife};
 use rota_protocol::peer::{JoinReply, JoinRequest, PeerReply, PeerRequest};
 use rota_protocol::trust::TrustChange;
 use std::sync::{Arc, OnceLock};
@@ -30,9 +32,16 @@ const ADMIT_DEADLINE: Duration = Duration::from_millis(5_000);
 pub struct Handler {
     node: OnceLock<Arc<Node>>,
     consensus: OnceLock<rota_consensus::Consensus>,
+    own: OnceLock<PeerLife>,
 }
 
 impl Handler {
+    /// A handler that says who this process is.
+    #[must_use]
+    pub fn new(own: PeerLife) -> Self {
+        Self { own: OnceLock::from(own), ..Self::default() }
+    }
+
     /// Agreement is up: raft messages can be answered.
     pub fn set_consensus(&self, consensus: rota_consensus::Consensus) {
         // Set once by boot; a second call would be a defect and changes nothing.
@@ -86,6 +95,28 @@ impl PeerHandler for Handler {
         }
     }
 
+    fn hail(&self) -> Option<PeerLife> {
+        self.own.get().cloned()
+    }
+
+    fn admit(&self, from: HostId, life: &PeerLife) -> Admission {
+        let own = self.own.get().unwrap_or(life);
+        door::admit(self.consensus.get(), own, from, life)
+    }
+
+    fn let_in(&self, _: HostId) {
+        if let Some(node) = self.node.get() {
+            node.membership.heard.let_in();
+        }
+    }
+
+    fn turned_away(&self, by: HostId, why: NotLetIn, text: &str) {
+        // While the agent is being put together nobody can tell whether it holds a lease; it is turned away again.
+        if let Some(node) = self.node.get() {
+            node.membership.heard.turned_away(node, by, why, text);
+        }
+    }
+
     fn api(&self, stream: ApiStream) {
         if let Some(node) = self.node.get().cloned() {
             tokio::spawn(async move {
@@ -132,8 +163,11 @@ async fn answer(node: &Arc<Node>, request: PeerRequest) -> PeerReply {
                 None => PeerReply::Refused(PublicError::new(ErrorCode::NotFound, "no such authority here")),
             }
         }
-        PeerRequest::Raft { .. } | PeerRequest::Propose { .. } | PeerRequest::ReadIndex => {
-            PeerReply::Refused(PublicError::new(ErrorCode::Internal, "taken by agreement"))
+        PeerRequest::Raft { .. }
+        | PeerRequest::Propose { .. }
+        | PeerRequest::ReadIndex
+        | PeerRequest::Hail(_) => {
+            PeerReply::Refused(PublicError::new(ErrorCode::Internal, "taken elsewhere"))
         }
     }
 }
@@ -162,6 +196,13 @@ pub async fn renew(node: &Arc<Node>, host: HostId, epoch: LeaseEpoch, relayed: b
 async fn renew_here(node: &Node, host: HostId, epoch: LeaseEpoch) -> PeerReply {
     if let Some(why) = node.consensus.read(|state| state.trust().revoked(host).cloned()) {
         let message = format!("host {host} was revoked: {}", why.reason);
+        return PeerReply::Refused(PublicError::new(ErrorCode::Forbidden, message));
+    }
+    let removed =
+        node.consensus.read(|state| state.host(host).is_some_and(|row| row.belonging.removed.is_some()));
+    if removed {
+        // Its lease runs out as any lease does, and only then is its work placed elsewhere.
+        let message = format!("host {host} was removed from the cluster");
         return PeerReply::Refused(PublicError::new(ErrorCode::Forbidden, message));
     }
     let (ticket, answered) = node.renewals.open();

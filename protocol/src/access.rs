@@ -23,6 +23,7 @@ impl ApiRequest {
             | Self::Tend { .. }
             | Self::MoveLead { .. }
             | Self::ChangeTrust { .. }
+            | Self::Members(_)
             | Self::Session(_) => false,
             Self::Authenticate { .. }
             | Self::Queue { .. }

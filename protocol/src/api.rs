@@ -10,6 +10,7 @@ use crate::health::Tending;
 use crate::ids::{HostId, JobId, RequestId, Token};
 use crate::job::{Actor, JobSpec, JobState};
 use crate::lead::LeadMoved;
+use crate::members::{MembersAnswer, MembersAsk};
 pub use crate::output::LogChunk;
 use crate::output::{LogAsk, LogNote};
 use crate::queue::QueueSpec;
@@ -290,6 +291,8 @@ pub enum ApiRequest {
     Trust(Freshness),
     /// Change that; the number deduplicates.
     ChangeTrust(RequestId, crate::trust::TrustAsk),
+    /// Who belongs to the cluster.
+    Members(MembersAsk),
 }
 
 /// What can be answered.
@@ -397,4 +400,6 @@ pub enum ApiReply {
     },
     /// Whom the cluster trusts.
     Trust(Box<crate::trust::TrustView>),
+    /// About membership.
+    Members(MembersAnswer),
 }

@@ -10,6 +10,7 @@ use crate::health::{HealthReport, Tending};
 use crate::ids::{ClusterId, HostId, JobId, LeaseEpoch, RequestId, Token};
 use crate::job::{Actor, JobSpec, Role};
 use crate::limits::ENTRY_BYTES_MAX;
+use crate::members::MemberChange;
 use crate::plan::{Plan, Refusal};
 use crate::queue::QueueSpec;
 use crate::report::AttemptReport;
@@ -286,6 +287,8 @@ pub enum Command {
         /// The change.
         change: TrustChange,
     },
+    /// Who belongs to the cluster.
+    Members(MemberChange),
 }
 
 /// A change to a job that is not over.
@@ -358,6 +361,7 @@ pub fn least_role(command: &Command) -> Role {
         | Command::EndOwn { .. }
         | Command::RaiseVersion { .. }
         | Command::Trust { .. }
+        | Command::Members(_)
         | Command::Expire { .. } => Role::Admin,
     }
 }

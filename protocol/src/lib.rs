@@ -29,6 +29,7 @@ pub mod ids;
 pub mod job;
 pub mod lead;
 pub mod limits;
+pub mod members;
 pub mod output;
 pub mod pace;
 pub mod peer;

@@ -7,6 +7,7 @@ use crate::error::PublicError;
 use crate::ids::{ClusterId, HostId, JobId, LeaseEpoch, Token};
 use crate::job::Actor;
 use crate::lead::{LeadAsk, LeadNews};
+use crate::members::{Admission, PeerLife};
 use crate::secret::Secret;
 use crate::session::{SessionAsk, SessionNews};
 use crate::trust::Print;
@@ -99,6 +100,8 @@ pub enum PeerRequest {
         /// SHA-256 of its certificate.
         ca: Print,
     },
+    /// Who calls, on which data directory: the first request of a connection.
+    Hail(PeerLife),
 }
 
 /// What a peer answers.
@@ -147,6 +150,8 @@ pub enum PeerReply {
         /// The key.
         key_pem: Secret,
     },
+    /// Whether the caller is let in.
+    Admission(Box<Admission>),
 }
 
 /// What a host without a certificate asks with its join token, inside TLS to a server whose CA fingerprint the

@@ -6,6 +6,7 @@ use crate::device::{DeviceFacts, DeviceReading};
 use crate::health::{BreakerView, HostCareView, MarkView};
 use crate::ids::{BootId, ClusterId, HostId, JobId, LeaseEpoch, TaskId, Token};
 use crate::job::{AttemptEnd, AttemptState, JobSpec, JobState};
+use crate::members::MembersView;
 use crate::queue::{Amounts, QueueSpec};
 use crate::reservation::ReservationSpec;
 use serde::{Deserialize, Serialize};
@@ -158,6 +159,8 @@ pub enum HostState {
     Faulty,
     /// Takes nothing new for a while: jobs fail there that run well elsewhere.
     Shunned,
+    /// No longer part of the cluster; what runs there ends.
+    Removed,
 }
 
 /// One host.
@@ -320,6 +323,8 @@ pub struct ClusterView {
     pub breaker: BreakerView,
     /// The log of the peer that answers.
     pub log: LogUse,
+    /// Where membership stands.
+    pub members: MembersView,
 }
 
 /// One line of `rota doctor`.

@@ -25,6 +25,7 @@ mod inside;
 pub mod lead;
 mod load;
 pub mod lost_answer;
+pub mod members;
 mod mounts;
 pub mod noise;
 pub mod output;

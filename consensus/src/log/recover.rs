@@ -93,8 +93,20 @@ pub(crate) struct Recovered {
     pub sealed: bool,
 }
 
-/// Reads all segments of a directory; `None` if there are none.
-pub(crate) fn recover(dir: &Path, owner: Owner, sync: &SyncFn) -> Result<Option<Recovered>, LogError> {
+/// All segments, read; nothing is written yet.
+struct AllRead {
+    replay: Replay,
+    closed: VecDeque<Closed>,
+    last: (u64, PathBuf),
+    scan: Scan,
+}
+
+/// What a log holds, without a change to it; `None` if there is none.
+pub(crate) fn look(dir: &Path, owner: Owner) -> Result<Option<Memory>, LogError> {
+    Ok(read_all(dir, owner)?.map(|all| all.replay.memory))
+}
+
+fn read_all(dir: &Path, owner: Owner) -> Result<Option<AllRead>, LogError> {
     let io = |source| LogError::Io { dir: dir.to_owned(), source };
     let segments = segment::list(dir).map_err(io)?;
     let Some(((last, last_path), closed_segments)) = segments.split_last() else {
@@ -117,7 +129,16 @@ pub(crate) fn recover(dir: &Path, owner: Owner, sync: &SyncFn) -> Result<Option<
     }
     let scan = scan(last_path, *last, expected, owner, &mut replay).map_err(|e| e.or_io(dir))?;
     replay.check_joined(last_path, scan.end)?;
-    let file = OpenOptions::new().read(true).write(true).open(last_path).map_err(io)?;
+    Ok(Some(AllRead { replay, closed, last: (*last, last_path.clone()), scan }))
+}
+
+/// Reads all segments of a directory, and cuts off what a crash left half-written; `None` if there are none.
+pub(crate) fn recover(dir: &Path, owner: Owner, sync: &SyncFn) -> Result<Option<Recovered>, LogError> {
+    let io = |source| LogError::Io { dir: dir.to_owned(), source };
+    let Some(AllRead { replay, closed, last: (last, last_path), scan }) = read_all(dir, owner)? else {
+        return Ok(None);
+    };
+    let file = OpenOptions::new().read(true).write(true).open(&last_path).map_err(io)?;
     if scan.dirty {
         tracing::warn!(file = %last_path.display(), offset = scan.end, "cut a torn write off the log's end");
         cut(&file, scan.end, scan.size, sync).map_err(io)?;
@@ -125,7 +146,7 @@ pub(crate) fn recover(dir: &Path, owner: Owner, sync: &SyncFn) -> Result<Option<
     Ok(Some(Recovered {
         memory: replay.memory,
         closed,
-        active: Active { file, sequence: *last, end: scan.end, index_max: scan.index_max },
+        active: Active { file, sequence: last, end: scan.end, index_max: scan.index_max },
         size: scan.size,
         sealed: scan.sealed,
     }))

@@ -48,6 +48,11 @@ impl Memory {
         self.entries.keys().next().copied()
     }
 
+    /// All entries behind the purge point, in order.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &LogEntry> {
+        self.entries.values()
+    }
+
     pub(crate) fn last_entry(&self) -> Option<&LogId> {
         self.entries.values().next_back().map(|entry| &entry.log_id)
     }

@@ -2,6 +2,7 @@
 
 use rota_protocol::command::{Command, Proposal};
 use rota_protocol::ids::{HostId, RequestId};
+use rota_protocol::members::MemberChange;
 use rota_protocol::trust::TrustChange;
 use rota_protocol::{ErrorCode, PublicError};
 
@@ -35,6 +36,9 @@ pub(crate) fn refuse_forwarded(from: HostId, proposal: &Proposal) -> Option<Publ
         Command::Trust { change: TrustChange::TookCa { host, .. } | TrustChange::Seen { host, .. } }
             if *host != from =>
         {
+            "a host speaks for itself only"
+        }
+        Command::Members(MemberChange::Started { host, .. }) if *host != from => {
             "a host speaks for itself only"
         }
         _ => return None,

@@ -7,6 +7,7 @@ mod files;
 mod golden;
 mod lead;
 mod membership;
+mod offline;
 mod proposals;
 mod reads;
 mod snapshots;
@@ -15,7 +16,7 @@ mod versions;
 
 use crate::config::Tuning;
 use crate::memory_link::Hub;
-use crate::{Consensus, ConsensusConfig, MembershipStep, StartError, Timings, start};
+use crate::{Consensus, ConsensusConfig, MemberChange, StartError, Timings, start};
 use rota_protocol::PublicError;
 use rota_protocol::ask::Ask;
 use rota_protocol::command::{Command, Outcome, Proposal, TokenUse};
@@ -127,17 +128,32 @@ impl Cluster {
         self.ids().into_iter().filter(|other| *other != id).collect()
     }
 
-    /// Runs membership steps until nothing is left to do.
+    /// Lets all admitted hosts follow, and one, three or five of them vote, the lowest numbers first.
     pub(crate) async fn settle(&self) {
         let until = async {
             loop {
-                let leader = self.leader().await;
-                match self.peers[&leader].membership_step().await.expect("steps") {
-                    MembershipStep::Settled => return,
-                    MembershipStep::Waiting | MembershipStep::NotNow => {
-                        tokio::time::sleep(Duration::from_millis(5)).await;
-                    }
-                    MembershipStep::Added(_) | MembershipStep::Voters(_) => {}
+                let leader = &self.peers[&self.leader().await];
+                let members = leader.members();
+                let hosts: BTreeSet<HostId> =
+                    leader.read(|state| state.hosts().map(|host| host.id).collect());
+                let known: BTreeSet<HostId> = members.voters.union(&members.learners).copied().collect();
+                let wanted = [1, 1, 1, 3, 3, 5][hosts.len().min(5)];
+                let ready = members.lag.iter().filter(|(_, lag)| lag.is_some_and(|lag| lag < 256));
+                let mut voters = members.voters.clone();
+                voters.extend(ready.map(|(id, _)| *id).take(wanted));
+                let done = if known != hosts {
+                    leader
+                        .change_members(&MemberChange::Follow(hosts.difference(&known).copied().collect()))
+                        .await
+                } else if members.settled && members.voters.len() == wanted {
+                    return;
+                } else if voters.len() == wanted {
+                    leader.change_members(&MemberChange::Vote(voters)).await
+                } else {
+                    Ok(false)
+                };
+                if !done.expect("changes") {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             }
         };

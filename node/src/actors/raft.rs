@@ -4,6 +4,8 @@
 use super::root::end_process;
 use super::{certifier, reconciler, scheduler};
 use crate::address_book;
+use crate::io::durable::write_atomic;
+use crate::members;
 use crate::node::Node;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use rota_core::Event;
@@ -69,9 +71,29 @@ impl Actor for RaftActor {
                 }
                 state.book = book;
             }
+            let members = node.consensus.members();
+            let gone = node.consensus.read(|replica| {
+                let is = |host: &&rota_core::Host| host.belonging.removed.is_some() && host.id != node.host;
+                replica.hosts().filter(is).map(|host| host.id).collect::<Vec<_>>()
+            });
+            for host in gone {
+                if !members.voters.contains(&host) && !members.learners.contains(&host) {
+                    node.net.cut(host);
+                }
+            }
+        }
+        if let Some(why) = members::removal_done(node)
+            && !node.is_closing()
+        {
+            // Kept, so that a service manager that starts the agent again hears it at once.
+            let path = members::removed_path(&node.config.data_dir);
+            if let Err(error) = write_atomic(&path, format!("{why}\n").as_bytes(), 0o644) {
+                tracing::warn!(%error, "cannot keep the reason");
+            }
+            end_process(&why);
         }
         if node.consensus.leadership().borrow().leading
-            && let Err(error) = node.consensus.membership_step().await
+            && let Err(error) = members::step(node).await
         {
             tracing::debug!(%error, "the membership did not change");
         }

@@ -7,6 +7,7 @@
 use crate::actors::reconciler;
 use crate::io::clock;
 use crate::logic::lease::LeaseHolder;
+use crate::members::door;
 use crate::net::PeerLink;
 use crate::node::Node;
 use crate::peer_handler;
@@ -18,6 +19,7 @@ use rota_protocol::device::HostRegistration;
 use rota_protocol::error::ErrorCode;
 use rota_protocol::ids::{HostId, LeaseEpoch};
 use rota_protocol::job::Actor as Author;
+use rota_protocol::members::{MemberChange, NotLetIn};
 use rota_protocol::peer::{PeerReply, PeerRequest};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -55,6 +57,8 @@ pub struct State {
     registered: Option<HostRegistration>,
     /// Which peer is asked when the leader does not answer.
     turn: usize,
+    /// The log knows of this start.
+    told: bool,
 }
 
 impl Actor for Renewer {
@@ -66,7 +70,7 @@ impl Actor for Renewer {
         let every = Duration::from_millis(node.config.profile.lease().renew_ms);
         myself.send_interval(every, || Msg::Tick);
         myself.cast(Msg::Tick)?;
-        Ok(State { node, registered: None, turn: 0 })
+        Ok(State { node, registered: None, turn: 0, told: false })
     }
 
     async fn handle(
@@ -79,7 +83,10 @@ impl Actor for Renewer {
         if let Msg::Now = message {
             state.node.doors.renewer.answered();
         }
-        if !is_registered(state) {
+        if !state.told {
+            state.told = tell_start(&state.node).await;
+        }
+        if state.told && !is_registered(state) {
             register(state).await;
         }
         renew(state).await;
@@ -95,6 +102,28 @@ fn registration(node: &Node) -> Option<HostRegistration> {
 
 fn is_registered(state: &State) -> bool {
     state.registered.is_some() && state.registered == registration(&state.node)
+}
+
+/// Tells the log that an agent started on this data. Refused, it is a copy, an old backup or a removed host: it ends.
+async fn tell_start(node: &Node) -> bool {
+    let command = Command::Members(MemberChange::Started { host: node.host, life: node.membership.life });
+    let proposal = Proposal { request: RequestId::NONE, actor: Author::system(), command };
+    match node.consensus.propose(vec![proposal], REGISTER_DEADLINE).await.map(|mut outcomes| outcomes.pop()) {
+        Ok(Some(Outcome::Done)) => true,
+        Ok(Some(Outcome::Refused(error))) if error.code == ErrorCode::Forbidden => {
+            let known = node.consensus.read(|state| {
+                let host = state.host(node.host)?;
+                let why = host.belonging.check(&node.membership.life).err()?;
+                Some((why, host.not_let_in(why)))
+            });
+            let (why, text) = known.unwrap_or((NotLetIn::Older, error.message));
+            door::give_up(&node.config.data_dir, why, &text)
+        }
+        other => {
+            tracing::info!(?other, "the log has not heard yet that the agent started");
+            false
+        }
+    }
 }
 
 async fn register(state: &mut State) {

@@ -3,6 +3,7 @@
 use super::caller::Caller;
 use super::session::Answers;
 use super::{READ_DEADLINE, not_found};
+use crate::members;
 use crate::node::Node;
 use rota_consensus::AppliedNote;
 use rota_core::placement::PlanConfig;
@@ -175,9 +176,18 @@ async fn cluster(node: &Node, freshness: Freshness) -> Result<ApiReply, PublicEr
         freshness == Freshness::Linearizable && node.consensus.read_barrier(READ_DEADLINE).await.is_ok();
     let raft = node.consensus.status();
     let gossip = node.gossip_states();
+    let look = members::look(node);
     Ok(node.consensus.read(|state| {
+        let members = members::view(node, &look, state);
+        // A host that was removed is shown for as long as it follows.
+        let shown = |host: &&rota_core::Host| {
+            host.belonging.removed.is_none()
+                || raft.learners.contains(&host.id)
+                || raft.voters.contains(&host.id)
+        };
         let peers = state
             .hosts()
+            .filter(shown)
             .map(|host| PeerRow {
                 host: host.id,
                 name: host.name.clone(),
@@ -215,6 +225,7 @@ async fn cluster(node: &Node, freshness: Freshness) -> Result<ApiReply, PublicEr
                 fsyncs: raft.log_written.1,
                 snapshot_bytes: raft.snapshot_bytes,
             },
+            members,
         }))
     }))
 }

@@ -4,10 +4,12 @@ use super::caller::Caller;
 use super::together::Together;
 use super::{logs, read, sessions, write};
 use crate::framing::{FrameReader, FramingError, encode_behind, encode_message, write_frame};
+use crate::members::backup;
 use crate::node::Node;
 use rota_protocol::api::{ApiAnswer, ApiCall, ApiReply, ApiRequest};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::frame::{FrameKind, HELLO_VERSION, Hello, VERSION_MAX, VERSION_MIN, negotiate};
+use rota_protocol::members::MembersAsk;
 use rota_protocol::output::{AttemptName, LogAsk, LogStart};
 use std::sync::Arc;
 use std::time::Duration;
@@ -224,6 +226,9 @@ async fn answer(node: &Arc<Node>, caller: Caller, request: ApiRequest, answers: 
         }
         ApiRequest::Output { ask } => {
             return logs::stream(node, &caller, logs::Wanted { ask, notes: true }, answers).await;
+        }
+        ApiRequest::Members(MembersAsk::Backup { stale }) => {
+            return backup::stream(node, &caller, stale, answers).await;
         }
         other => other,
     };

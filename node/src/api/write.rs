@@ -3,6 +3,7 @@
 use super::caller::Caller;
 use super::{WRITE_DEADLINE, not_found, notes, trust};
 use crate::lead;
+use crate::members;
 use crate::net::{PeerLink, TokenKind, mint_secret};
 use crate::node::Node;
 use rota_core::view;
@@ -81,6 +82,7 @@ pub(super) async fn answer(
             done(one(node, caller, request, Command::Tend { tending }).await?)
         }
         ApiRequest::ChangeTrust(request, ask) => trust::change(node, caller, request, ask).await,
+        ApiRequest::Members(ask) => members::ask::answer(node, caller, ask).await,
         // Never deduplicated: the stored answer of an earlier request could not repeat the secret.
         ApiRequest::MintToken { request: _, usage, ttl_ms } => mint(node, caller, usage, ttl_ms).await,
         ApiRequest::MoveLead { to } => {

@@ -4,6 +4,8 @@ use super::context::{Context, ReadArgs, document, say, tell};
 use super::device::{self, BreakerArgs, breaker_text};
 use super::failure::{Failure, STATUS_FAILED};
 use super::lead::{self, TransferArgs};
+use super::members::{self, AddressArgs, PromoteArgs, RemoveArgs};
+use super::recovery::{self, BackupArgs, RecoverArgs, RestoreArgs};
 use super::trust::{self, CaArgs, CaCommand, RevokeArgs, TokensArgs, VersionArgs};
 use crate::client::target::SYSTEM_DATA_DIR;
 use crate::client::{fresh_request, unexpected};
@@ -53,6 +55,18 @@ pub enum ClusterCommand {
     Tokens(TokensArgs),
     /// What operators and administrators did
     Audit(ReadArgs),
+    /// Take a host out of the cluster for good
+    Remove(RemoveArgs),
+    /// Let a host vote, before others
+    Promote(PromoteArgs),
+    /// Tell this host where another one is now
+    Address(AddressArgs),
+    /// Save the whole state of the cluster to a file
+    Backup(BackupArgs),
+    /// Begin a new cluster on this host from a backup
+    Restore(RestoreArgs),
+    /// Go on from this host alone after the majority is lost for good
+    Recover(RecoverArgs),
 }
 
 /// What a token is for.
@@ -109,6 +123,12 @@ pub fn wants_json(args: &ClusterArgs) -> bool {
         }
         ClusterCommand::Tokens(tokens) => tokens.read.json,
         ClusterCommand::Audit(read) => read.json,
+        ClusterCommand::Remove(args) => args.json,
+        ClusterCommand::Promote(args) => args.json,
+        ClusterCommand::Address(args) => args.json,
+        ClusterCommand::Backup(args) => args.json,
+        ClusterCommand::Restore(args) => args.json,
+        ClusterCommand::Recover(args) => args.json,
     }
 }
 
@@ -127,6 +147,12 @@ pub async fn cluster(context: &Context, args: &ClusterArgs) -> Result<u8, Failur
         ClusterCommand::Ca(args) => trust::ca(context, args).await,
         ClusterCommand::Tokens(args) => trust::tokens(context, args).await,
         ClusterCommand::Audit(read) => trust::audit(context, *read).await,
+        ClusterCommand::Remove(args) => members::remove(context, args).await,
+        ClusterCommand::Promote(args) => members::promote(context, args).await,
+        ClusterCommand::Address(args) => members::address(context, args).await,
+        ClusterCommand::Backup(args) => recovery::backup(context, args).await,
+        ClusterCommand::Restore(args) => recovery::restore(args).await,
+        ClusterCommand::Recover(args) => recovery::recover(args).await,
     }
 }
 
@@ -162,8 +188,9 @@ fn status_text(view: &ClusterView, place: &str) -> String {
         format!("jobs     {}", if jobs.is_empty() { "none".to_owned() } else { jobs.join(", ") }),
         format!("breaker  {}", breaker_text(&view.breaker)),
     ];
+    let voters = view.peers.iter().filter(|peer| peer.role != "learner").count();
     let mut text = String::new();
-    for line in &lines {
+    for line in lines.iter().chain(&members::status_lines(&view.members, voters)) {
         text.push_str(&crate::table::clean(line));
         text.push('\n');
     }

@@ -49,6 +49,9 @@ pub struct InitArgs {
 /// Make this host part of a cluster.
 #[derive(Debug, Args)]
 pub struct JoinArgs {
+    /// Set aside what this machine was to a cluster, and join as a new host
+    #[arg(long)]
+    pub replace: bool,
     /// A host of the cluster
     #[arg(value_name = "HOST:PORT")]
     pub peer: String,

@@ -6,9 +6,11 @@
 
 pub mod attempts;
 pub mod audit;
+pub mod autopilot;
 pub mod cards;
 pub mod container;
 pub mod dirt;
+pub mod door;
 pub mod duty;
 pub mod env;
 pub mod gang;

@@ -8,6 +8,7 @@
 //! it goes on doing so, and it can grant that host nothing.
 
 use rota_protocol::command::Command;
+use rota_protocol::members::MemberChange;
 use rota_protocol::peer::PeerRequest;
 use rota_protocol::trust::TrustChange;
 use rota_protocol::{ErrorCode, HostId, PublicError};
@@ -32,6 +33,7 @@ pub fn authorize(from: HostId, request: &PeerRequest) -> Result<(), PublicError>
         | PeerRequest::Session { .. }
         | PeerRequest::Lead(_)
         | PeerRequest::Authority { .. }
+        | PeerRequest::Hail(_)
         | PeerRequest::Signal { .. } => Ok(()),
     }
 }
@@ -46,6 +48,9 @@ fn may_propose(from: HostId, command: &Command) -> Result<(), PublicError> {
             if *host != from =>
         {
             Err(forbidden(from, "speak for", *host))
+        }
+        Command::Members(MemberChange::Started { host, .. }) if *host != from => {
+            Err(forbidden(from, "speak of the start of", *host))
         }
         // The first entry is written by the founder itself, never by request.
         Command::CreateCluster { .. } => {
@@ -68,6 +73,7 @@ fn may_propose(from: HostId, command: &Command) -> Result<(), PublicError> {
         | Command::DrainWith { .. }
         | Command::Health { .. }
         | Command::Tend { .. }
+        | Command::Members(_)
         | Command::CommitPlan { .. }
         | Command::RaiseVersion { .. }
         | Command::Trust { .. }

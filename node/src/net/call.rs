@@ -89,6 +89,7 @@ fn is_repeatable(request: &PeerRequest) -> bool {
         | PeerRequest::ReadLog { .. }
         | PeerRequest::FindLog { .. }
         | PeerRequest::Authority { .. }
+        | PeerRequest::Hail(_)
         | PeerRequest::Session { .. }
         | PeerRequest::Lead(LeadAsk::Fit) => true,
         PeerRequest::Lead(LeadAsk::Move { .. })

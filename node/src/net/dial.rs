@@ -80,7 +80,10 @@ impl Inner {
             };
             for addr in addrs {
                 match timeout(self.timings.dial, self.dial_at(to, class, addr)).await {
-                    Ok(Ok(up)) => return Ok(up),
+                    Ok(Ok(up)) => {
+                        self.found_at(to, &text);
+                        return Ok(up);
+                    }
                     Ok(Err(refused @ DialError::Refused(_))) => return Err(refused),
                     Ok(Err(error)) => last = error,
                     Err(_) => {
@@ -124,7 +127,12 @@ impl Inner {
                     CloseCode::Version.close(&connection, &old);
                     return Err(DialError::Refused(PublicError::new(ErrorCode::Version, old)));
                 }
-                Ok(Up::new(connection, version, generation))
+                let up = Up::new(connection, version, generation);
+                match super::hail::call(self, to, &up).await {
+                    Ok(()) => Ok(up),
+                    Err(error) if error.code == ErrorCode::Forbidden => Err(DialError::Refused(error)),
+                    Err(error) => Err(failed(error.message)),
+                }
             }
             Ok((theirs, _)) => {
                 CloseCode::WrongCluster.close(&connection, "another host was wanted");

@@ -170,13 +170,25 @@ pub(super) struct Draft {
 /// # Errors
 /// A bad name, an identity that is already there, or a disk that refuses; nothing is left behind.
 pub fn found_cluster(data: &Path, cluster_name: &str, host_name: &str) -> Result<Identity, IdentityError> {
+    let cluster = ClusterId(u128::from_le_bytes(ca::random()?));
+    found_as(data, cluster_name, host_name, (cluster, HostId(1)))
+}
+
+/// Makes the authority of a cluster and the identity of the host that it begins with.
+///
+/// # Errors
+/// As for [`found_cluster`].
+pub fn found_as(
+    data: &Path,
+    cluster_name: &str,
+    host_name: &str,
+    (cluster, host): (ClusterId, HostId),
+) -> Result<Identity, IdentityError> {
     Identity::check_absent(data)?;
     let dir = Identity::dir(data);
     check_name("cluster name", cluster_name)?;
     check_name("host name", host_name)?;
     let now = SystemTime::now();
-    let cluster = ClusterId(u128::from_le_bytes(ca::random()?));
-    let host = HostId(1);
     let authority = ca::make(cluster, now)?;
     let key = ca::new_key()?;
     let certificate =

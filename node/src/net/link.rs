@@ -28,7 +28,10 @@ pub(super) enum Class {
 impl Class {
     pub(super) fn of(request: &PeerRequest) -> Self {
         match request {
-            PeerRequest::Raft { .. } | PeerRequest::ReadIndex | PeerRequest::Renew { .. } => Self::Raft,
+            PeerRequest::Raft { .. }
+            | PeerRequest::ReadIndex
+            | PeerRequest::Renew { .. }
+            | PeerRequest::Hail(_) => Self::Raft,
             PeerRequest::Propose { .. }
             | PeerRequest::ReadLog { .. }
             | PeerRequest::FindLog { .. }
@@ -203,6 +206,24 @@ impl Link {
     pub(super) fn forget(&self, up: &Arc<Up>) {
         let mut shared = self.lock();
         if matches!(&shared.state, State::Up(now) if Arc::ptr_eq(now, up)) {
+            shared.state = State::Idle;
+        }
+    }
+
+    /// Why dials fail, if they have failed several times in a row.
+    pub(super) fn failing(&self) -> Option<String> {
+        let shared = self.lock();
+        match &shared.state {
+            State::Down { error, .. } if shared.failures >= 3 => Some(error.to_string()),
+            _ => None,
+        }
+    }
+
+    /// Closes the connection, if there is one.
+    pub(super) fn cut(&self) {
+        let mut shared = self.lock();
+        if let State::Up(up) = &shared.state {
+            super::CloseCode::Unauthenticated.close(&up.connection, "no longer part of the cluster");
             shared.state = State::Idle;
         }
     }

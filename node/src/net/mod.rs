@@ -3,10 +3,11 @@
 //! [`Net`] dials peers and serves peers, joining hosts and API clients; what they ask is the business of a
 //! [`PeerHandler`]. Who a caller is comes from its certificate alone. Nothing here knows raft, jobs or devices.
 //!
-//! Map: `ca`, `identity`, `pem`, `files`, `secret` (who is who, on disk) - `tls`, `transport` (settings) - `link`, `dial`,
-//! `call` (to others) - `server`, `serve`, `authorize` (from others) - `join`, `client`, `api_stream` (those who are
+//! Map: `ca`, `identity`, `pem`, `files`, `secret` (who is who, on disk) - `tls`, `transport` (settings) - `addresses`, `link`, `dial`,
+//! `hail`, `call` (to others) - `server`, `serve`, `authorize` (from others) - `join`, `client`, `api_stream` (those who are
 //! no peers) - `wire` (messages on streams) - `gossip` (membership and status, sans-io, and its driver).
 
+mod addresses;
 mod api_stream;
 mod authorize;
 mod ca;
@@ -15,6 +16,7 @@ mod client;
 mod dial;
 mod files;
 pub mod gossip;
+mod hail;
 mod identity;
 mod join;
 mod link;
@@ -38,7 +40,7 @@ pub use authorize::authorize;
 pub use ca::{CaError, Fingerprint, host_name, parse_host_name};
 pub use client::{ConnectError, connect_api};
 pub use files::FileError;
-pub use identity::{Identity, IdentityError, found_cluster, keep_keys_out_of_dumps};
+pub use identity::{Identity, IdentityError, found_as, found_cluster, keep_keys_out_of_dumps};
 pub use join::{JoinError, issue, join, join_request_id};
 pub use renewal::{new_authority, print_of_key};
 pub use rota_consensus::{LinkError, PeerLink};
@@ -48,6 +50,7 @@ pub use transport::NetTimings;
 pub use trusted::Trusted;
 pub use validity::{stamp, validity_s};
 
+use addresses::{Addresses, By};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -56,6 +59,7 @@ use quinn::{AsyncUdpSocket, Connection, Endpoint, VarInt};
 use rota_protocol::frame::{FrameKind, VERSION_MAX};
 use rota_protocol::gossip::GossipPacket;
 use rota_protocol::limits::GOSSIP_BYTES_MAX;
+use rota_protocol::members::{Admission, NotLetIn, PeerLife};
 use rota_protocol::peer::{JoinReply, JoinRequest, PeerReply, PeerRequest};
 use rota_protocol::{ClusterId, HostId};
 use std::collections::BTreeMap;
@@ -86,6 +90,22 @@ pub trait PeerHandler: Send + Sync + 'static {
     /// A gossip datagram of a fellow peer. Must not block; a full queue drops it.
     fn gossip(&self, from: HostId, bytes: Vec<u8>);
 
+    /// Who this process is, said on each fresh connection of peers. Without it nothing is said and nothing asked.
+    fn hail(&self) -> Option<PeerLife> {
+        None
+    }
+
+    /// A fellow peer said who it is: may it speak for its host?
+    fn admit(&self, _from: HostId, life: &PeerLife) -> Admission {
+        Admission::LetIn(life.clone())
+    }
+
+    /// A fellow peer let this process in.
+    fn let_in(&self, _by: HostId) {}
+
+    /// A fellow peer did not, for good.
+    fn turned_away(&self, _by: HostId, _why: NotLetIn, _text: &str) {}
+
     /// A client's stream, not yet authenticated. Must not block: start a task. The stream's end frees its slot.
     fn api(&self, stream: ApiStream);
 }
@@ -100,6 +120,8 @@ pub struct NetConfig {
     pub timings: NetTimings,
     /// The newest version that this peer says it speaks: an older build's, where one is tried out.
     pub newest: u16,
+    /// Addresses at which some peer may be, tried after all others.
+    pub anybody: Vec<String>,
     /// A socket to use in place of one bound to `listen`: fault injection, simulation.
     pub socket: Option<Arc<dyn AsyncUdpSocket>>,
     /// Makes connection ids and timers' jitter repeatable: simulation only, they become guessable.
@@ -111,7 +133,7 @@ impl NetConfig {
     #[must_use]
     pub fn new(identity: Arc<Identity>, listen: SocketAddr) -> Self {
         let (timings, newest) = (NetTimings::default(), VERSION_MAX);
-        Self { identity, listen, timings, newest, socket: None, rng_seed: None }
+        Self { identity, listen, timings, newest, anybody: Vec::new(), socket: None, rng_seed: None }
     }
 }
 
@@ -151,18 +173,12 @@ struct Inner {
     handler: Arc<dyn PeerHandler>,
     doors: server::Doors,
     joins: join::PerSecond,
+    sessions: hail::Sessions,
     links: Mutex<BTreeMap<(HostId, Class), Arc<Link>>>,
     addresses: Mutex<BTreeMap<HostId, Addresses>>,
+    /// Where some host may be, whichever it is.
+    anybody: Vec<String>,
     gossip_waiting: Arc<Semaphore>,
-}
-
-/// Where a peer may be: hints, tried in this order.
-#[derive(Debug, Default)]
-struct Addresses {
-    /// From the replicated state, or from the join.
-    stated: Option<String>,
-    /// From gossip.
-    heard: Option<String>,
 }
 
 impl Net {
@@ -171,7 +187,7 @@ impl Net {
     /// # Errors
     /// The port cannot be had, or the identity is not usable.
     pub async fn start(config: NetConfig, handler: Arc<dyn PeerHandler>) -> Result<Arc<Self>, NetError> {
-        let NetConfig { identity, listen, timings, newest, socket, rng_seed } = config;
+        let NetConfig { identity, listen, timings, newest, anybody, socket, rng_seed } = config;
         let server_config = server::config(&identity, &timings)?;
         let dialler = dial::Dialler::new(&identity, &timings)?;
         let runtime = quinn::default_runtime().ok_or(NetError::NoRuntime)?;
@@ -194,26 +210,18 @@ impl Net {
             handler,
             doors: server::Doors::new(),
             joins: join::PerSecond::new(),
+            sessions: hail::Sessions::default(),
             links: Mutex::default(),
             addresses: Mutex::default(),
+            anybody,
             gossip_waiting: Arc::new(Semaphore::new(GOSSIP_WAITING_MAX)),
         });
         for (host, addr) in &identity.seeds {
-            inner.set_address(*host, addr.clone(), true);
+            inner.set_address(*host, addr.clone(), By::State);
         }
         tokio::spawn(server::accept(inner.clone()));
         tokio::spawn(sweep(Arc::downgrade(&inner)));
         Ok(Arc::new(Self { inner }))
-    }
-
-    /// Where a peer is, by the replicated state. Replaces what was set before.
-    pub fn set_peer(&self, host: HostId, addr: String) {
-        self.inner.set_address(host, addr, true);
-    }
-
-    /// Where a peer says it is, by gossip: tried after the other address.
-    pub fn hint_peer(&self, host: HostId, addr: String) {
-        self.inner.set_address(host, addr, false);
     }
 
     /// The address that the port is bound to.
@@ -305,29 +313,6 @@ impl Inner {
     fn all_links(&self) -> Vec<Arc<Link>> {
         let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         links.values().cloned().collect()
-    }
-
-    fn set_address(&self, host: HostId, addr: String, stated: bool) {
-        let mut book = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = book.entry(host).or_default();
-        let slot = if stated { &mut entry.stated } else { &mut entry.heard };
-        if slot.as_deref() == Some(addr.as_str()) {
-            return;
-        }
-        *slot = Some(addr);
-        drop(book);
-        for class in [Class::Raft, Class::Rest, Class::Gossip] {
-            self.link(host, class).retry_now();
-        }
-    }
-
-    fn addresses_of(&self, host: HostId) -> Vec<String> {
-        let book = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Addresses { stated, heard }) = book.get(&host) else {
-            return Vec::new();
-        };
-        let heard = heard.iter().filter(|heard| Some(*heard) != stated.as_ref());
-        stated.iter().chain(heard).cloned().collect()
     }
 }
 

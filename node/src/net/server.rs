@@ -187,6 +187,10 @@ async fn admit_peer(inner: &Arc<Inner>, connection: Connection, permit: OwnedSem
     let Some(version) = greeted(inner, &connection, check).await else {
         return;
     };
+    let hailed = timeout(GREETING_TIME, super::hail::answer(inner, &connection, from, version)).await;
+    if !matches!(hailed, Ok(true)) {
+        return;
+    }
     drop(permit);
     connection.set_max_concurrent_bi_streams(VarInt::from_u32(transport::PEER_STREAMS_MAX));
     connection.set_receive_window(VarInt::from_u32(transport::PEER_WINDOW));

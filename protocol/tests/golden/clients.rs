@@ -109,6 +109,8 @@ pub(crate) fn api_calls() -> Vec<(&'static str, ApiCall)> {
         (label, ApiRequest::Session(Box::new(call)))
     };
     let requests = requests.into_iter().chain(session_asks().into_iter().map(session));
+    let requests = requests
+        .chain(super::members::asks().into_iter().map(|(label, ask)| (label, ApiRequest::Members(ask))));
     (1_000..).zip(requests).map(|(seq, (label, request))| (label, ApiCall { seq, request })).collect()
 }
 
@@ -327,6 +329,7 @@ fn cluster_view() -> ClusterView {
             alerts: 5,
         },
         log: LogUse { written_bytes: 4_096, fsyncs: 6, snapshot_bytes: 9 },
+        members: super::members::view(),
     }
 }
 
@@ -428,6 +431,9 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
         ("Aged", ApiReply::Aged { age_ms: 120, reply: Box::new(ApiReply::Done) }),
         ("Trust", super::trust::reply()),
     ];
+    let members = super::members::answers().into_iter();
+    let replies =
+        replies.into_iter().chain(members.map(|(label, answer)| (label, ApiReply::Members(answer))));
     let mut answers: Vec<_> = (1_000..)
         .zip(replies)
         .map(|(seq, (label, reply))| {

@@ -52,11 +52,17 @@ pub(crate) fn peer_requests() -> Vec<(&'static str, PeerRequest)> {
         ("Lead fit", PeerRequest::Lead(LeadAsk::Fit)),
         ("Lead move", PeerRequest::Lead(LeadAsk::Move { to: Some(HostId(2)) })),
         ("Authority", super::trust::peer_request()),
+        ("Hail", PeerRequest::Hail(super::members::peer_life())),
     ]
 }
 
+/// Labels of the answers to a hail.
+pub(crate) const ADMISSIONS: [&str; 7] =
+    ["let in", "not yet", "removed", "in use", "copied", "older", "other data"];
+
 pub(crate) fn peer_replies() -> Vec<(&'static str, PeerReply)> {
-    vec![
+    let admissions = super::members::admissions().into_iter().map(|one| PeerReply::Admission(Box::new(one)));
+    let mut replies = vec![
         ("Raft", PeerReply::Raft { body: vec![1, 0xff, 3] }),
         (
             "Proposed",
@@ -76,7 +82,9 @@ pub(crate) fn peer_replies() -> Vec<(&'static str, PeerReply)> {
             PeerReply::Lead(LeadNews::Moved(LeadMoved { from: HostId(1), to: HostId(2), took_ms: 31 })),
         ),
         ("Authority", super::trust::peer_reply()),
-    ]
+    ];
+    replies.extend(ADMISSIONS.into_iter().zip(admissions));
+    replies
 }
 
 pub(crate) fn join_requests() -> Vec<(&'static str, JoinRequest)> {

@@ -407,6 +407,7 @@ pub(crate) fn later_commands() -> Vec<(&'static str, Command)> {
     ];
     let submit = |layout| Command::Submit { spec: JobSpec { layout, service: true, ..JobSpec::default() } };
     commands.extend(layouts.map(|(label, layout)| (label, submit(layout))));
+    commands.extend(super::members::commands());
     commands
 }
 

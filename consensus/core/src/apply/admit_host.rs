@@ -30,12 +30,19 @@ pub(super) fn apply(
         return Err(PublicError::new(ErrorCode::Forbidden, message));
     }
     // A name may come again only when its old bearer is gone or never came up.
-    let taken = state.hosts().find(|h| h.name == host_name && h.life == HostLife::Up);
+    let taken = state
+        .hosts()
+        .find(|h| h.name == host_name && h.life == HostLife::Up && h.belonging.removed.is_none());
     if let Some(other) = taken {
-        let message = format!("host {} is up under the name '{host_name}'", other.id);
+        let message = format!(
+            "host {0} is up under the name '{host_name}'; if this machine was it, its lease is over in a moment: try \
+             again, or `rota cluster remove {0}`",
+            other.id
+        );
         return Err(PublicError::new(ErrorCode::Conflict, message));
     }
-    if state.hosts.len() >= HOSTS_MAX {
+    // Those that were removed keep their numbers for ever, and count no more.
+    if state.hosts().filter(|host| host.belonging.removed.is_none()).count() >= HOSTS_MAX {
         return Err(PublicError::new(ErrorCode::TooLarge, format!("{HOSTS_MAX} hosts are the most")));
     }
     state.tokens.remove(token);

@@ -6,6 +6,7 @@ use crate::state::State;
 use rota_protocol::PublicError;
 use rota_protocol::command::{Command, Outcome, TokenUse, least_role};
 use rota_protocol::job::{Actor, Role};
+use rota_protocol::members::MemberChange;
 use rota_protocol::trust::{AuditRow, TrustChange};
 
 /// What the line is to say, if the command is one that people answer for.
@@ -73,6 +74,8 @@ fn words(command: &Command) -> Option<String> {
             TrustChange::RevokeToken { id } => format!("revoke token {id}"),
             TrustChange::Key { .. } | TrustChange::TookCa { .. } | TrustChange::Seen { .. } => return None,
         },
+        Command::Members(MemberChange::Remove { host, reason }) => format!("remove host {host}: {reason}"),
+        Command::Members(MemberChange::Promote { host }) => format!("let host {host} vote"),
         _ => return None,
     })
 }

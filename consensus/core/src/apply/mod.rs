@@ -17,6 +17,7 @@ mod evict;
 mod expire;
 mod health;
 mod lapse;
+mod members;
 mod mint_token;
 mod promise;
 mod raise_version;
@@ -249,6 +250,7 @@ fn command(state: &mut State, step: &mut Step, actor: &Actor, command: Command) 
         Command::Tend { tending } => tend::apply(state, step, actor, &tending),
         Command::RaiseVersion { to } => raise_version::apply(state, step, to),
         Command::Trust { change } => trust::apply(state, step, actor, &change),
+        Command::Members(change) => members::apply(state, step, actor, &change),
     }
 }
 

@@ -4,7 +4,7 @@
 //! the host's live attempts end as lost. The same boot keeps epoch and attempts (the agent was restarted, or a
 //! device's health changed).
 
-use super::{Answer, Event, Step, check_addr, end, health, no_host, raise_version};
+use super::{Answer, Event, Step, check_addr, end, health, members, no_host, raise_version};
 use crate::spec::check_name;
 use crate::state::State;
 use crate::state::care::shown;
@@ -33,6 +33,7 @@ pub(super) fn apply(
     let Some(host) = state.host(id) else {
         return Err(no_host(id));
     };
+    members::still_here(host)?;
     check(registration)?;
     raise_version::check_reads(state, registration.facts.notes.reads)?;
     if let Some(why) = state.trust().revoked(id) {

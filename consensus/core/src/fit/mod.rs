@@ -222,7 +222,7 @@ fn gpus_capable(facts: &HostFacts, ask: &Ask) -> Result<(), Misfit> {
 pub fn open(host: &Host, used: &Used, now_ms: u64) -> Result<(), Misfit> {
     match host.state(now_ms) {
         HostState::Joining => Err(Misfit::Joining),
-        HostState::Lost => Err(Misfit::Lost),
+        HostState::Lost | HostState::Removed => Err(Misfit::Lost),
         HostState::Draining => Err(Misfit::Draining),
         HostState::Suspended => Err(Misfit::Suspended),
         HostState::Faulty => Err(Misfit::Faulty),

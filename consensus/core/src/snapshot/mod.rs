@@ -19,6 +19,7 @@ use crate::state::history::History;
 use crate::state::host::HostTable;
 use crate::state::idle::IdleTable;
 use crate::state::job::JobTable;
+use crate::state::members::MemberTable;
 use crate::state::meta::Meta;
 use crate::state::queue::QueueTable;
 use crate::state::reservation::ReservationTable;
@@ -106,6 +107,7 @@ struct BodyRef<'a> {
     care: &'a CareTable,
     idle: &'a IdleTable,
     lengths: &'a Lengths,
+    members: &'a MemberTable,
 }
 
 #[derive(Deserialize)]
@@ -124,6 +126,7 @@ struct Body {
     care: CareTable,
     idle: IdleTable,
     lengths: Lengths,
+    members: MemberTable,
 }
 
 impl From<Body> for State {
@@ -143,6 +146,7 @@ impl From<Body> for State {
             care: body.care,
             idle: body.idle,
             lengths: Arc::new(body.lengths),
+            members: body.members,
             ..Self::default()
         }
     }
@@ -244,6 +248,7 @@ fn body(state: &State, out: &mut Vec<u8>) {
         care: &state.care,
         idle: &state.idle,
         lengths: &state.lengths,
+        members: &state.members,
     };
     // These types encode without fail; what is cut short would be refused by `decode`, never taken for a state.
     let _ = codec::encode_behind(out, &body);

@@ -11,6 +11,7 @@ pub mod history;
 pub mod host;
 pub mod idle;
 pub mod job;
+pub mod members;
 pub mod meta;
 pub mod ordinals;
 pub mod pace;
@@ -33,6 +34,7 @@ use history::History;
 use host::{Host, HostTable};
 use idle::IdleTable;
 use job::{Job, JobTable};
+use members::MemberTable;
 use meta::{ClusterMeta, Meta, Usage};
 use queue::QueueTable;
 use reservation::ReservationTable;
@@ -69,6 +71,8 @@ pub struct State {
     pub(crate) trust: TrustTable,
     /// How much work jobs that take turns turned out to be; shared like the others.
     pub(crate) lengths: Arc<Lengths>,
+    /// What became of the membership.
+    pub(crate) members: MemberTable,
     pub(crate) faults: Faults,
 }
 
@@ -261,6 +265,12 @@ impl State {
     #[must_use]
     pub fn idle(&self) -> &IdleTable {
         &self.idle
+    }
+
+    /// What became of the membership.
+    #[must_use]
+    pub fn members(&self) -> &MemberTable {
+        &self.members
     }
 
     /// Rebuilds every index from the rows.

@@ -56,6 +56,11 @@ impl TokenTable {
         }
     }
 
+    /// Drops all join tokens: nobody who was invited before is to come in now.
+    pub(crate) fn drop_joins(&mut self) {
+        self.map.retain(|_, token| !matches!(token.usage, TokenUse::Join { .. }));
+    }
+
     /// Drops all that have expired.
     pub(crate) fn sweep(&mut self, now_ms: u64) {
         self.map.retain(|_, t| now_ms < t.expires_at_ms);

@@ -19,7 +19,9 @@ pub fn hosts(state: &State) -> Vec<HostRow> {
 /// a suspension that is over is shown as over.
 #[must_use]
 pub fn hosts_at(state: &State, now_ms: u64) -> Vec<HostRow> {
-    state.hosts().map(|host| host_row(state, host, now_ms)).collect()
+    // A host that was removed is shown until its lease is over; after that only old attempts name it.
+    let shown = |host: &&Host| host.belonging.removed.is_none() || host.life == HostLife::Up;
+    state.hosts().filter(shown).map(|host| host_row(state, host, now_ms)).collect()
 }
 
 /// The breaker of mass alarms, at `now_ms`.

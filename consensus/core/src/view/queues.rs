@@ -91,7 +91,9 @@ fn counts(state: &State) -> BTreeMap<QueueId, Counts> {
 
 /// What the hosts that are there have.
 fn capacity(state: &State) -> Amounts {
-    let hosts = state.hosts().filter(|host| !matches!(host.state(0), HostState::Joining | HostState::Lost));
+    let hosts = state
+        .hosts()
+        .filter(|host| !matches!(host.state(0), HostState::Joining | HostState::Lost | HostState::Removed));
     hosts.fold(Amounts::default(), |sum, host| {
         let cards = host.facts.devices.iter().filter(|device| device.health.is_healthy());
         let of_cards = cards.fold(Amounts::default(), |sum, card| sum.plus(&crate::fit::card_amounts(card)));

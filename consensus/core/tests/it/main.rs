@@ -12,6 +12,7 @@ mod golden;
 mod health;
 mod lab;
 mod life;
+mod members;
 mod moves;
 mod planner;
 mod policy;

@@ -117,9 +117,10 @@ impl PeerHandler for Recorder {
                     guard.0 = None;
                     PeerReply::Done
                 }
-                PeerRequest::Session { .. } | PeerRequest::Lead(_) | PeerRequest::Authority { .. } => {
-                    PeerReply::Done
-                }
+                PeerRequest::Session { .. }
+                | PeerRequest::Lead(_)
+                | PeerRequest::Authority { .. }
+                | PeerRequest::Hail(_) => PeerReply::Done,
                 PeerRequest::ReadIndex => PeerReply::ReadIndex { index: from.0 },
                 PeerRequest::Renew { .. } => PeerReply::Renewed,
                 // Too large for a frame.

@@ -1,9 +1,13 @@
 //! Hosts: what they have, what of it is granted, and whether they take work.
 
+mod belonging;
 mod care;
+mod launches;
 mod used;
 
+pub use belonging::Belonging;
 pub use care::{HostCare, HostFault, LEMON_JOBS_MAX, LEMON_MS, PASSES_PER_BLAME};
+pub use launches::{LaunchRecord, Suspension};
 pub use used::{DeviceUse, Holder, Used};
 
 use crate::state::attempt::Attempt;
@@ -14,7 +18,7 @@ use rota_protocol::limits::HOST_DEVICES_MAX;
 use rota_protocol::view::HostState;
 use rota_protocol::{BootId, DeviceUuid, HostId, LeaseEpoch};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// This many launch failures ..
@@ -25,35 +29,6 @@ pub const LAUNCH_WINDOW_MS: u64 = 60_000;
 pub const SUSPEND_MS_MIN: u64 = 30_000;
 /// Longest suspension: a repaired host takes work again within this, without a command.
 pub const SUSPEND_MS_MAX: u64 = 240_000;
-
-/// Why a host is left alone for a while.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Suspension {
-    /// Until this log time.
-    pub until_ms: u64,
-    /// The last launch failure's words.
-    pub reason: String,
-}
-
-/// The memory of launch failures.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct LaunchRecord {
-    /// Times of the newest failures.
-    pub(crate) failures: VecDeque<u64>,
-    /// How often it was suspended since a launch last worked. Above zero the host is on probation: one launch at a
-    /// time, and one failure suspends it again.
-    pub(crate) level: u32,
-    /// The newest suspension; over once its time has come.
-    pub(crate) suspension: Option<Suspension>,
-}
-
-impl LaunchRecord {
-    /// When the newest suspension ends, or ended.
-    #[must_use]
-    pub fn suspended_until_ms(&self) -> Option<u64> {
-        self.suspension.as_ref().map(|suspension| suspension.until_ms)
-    }
-}
 
 /// Whether a host's lease holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,6 +72,8 @@ pub struct Host {
     pub gpu_ms: u64,
     /// What is held against it.
     pub care: HostCare,
+    /// How it belongs to the cluster.
+    pub belonging: Belonging,
 }
 
 impl Host {
@@ -123,14 +100,16 @@ impl Host {
             used: Used::default(),
             gpu_ms: 0,
             care: HostCare::default(),
+            belonging: Belonging::default(),
         }
     }
 
-    /// Whether it takes work at `now_ms`. The first that holds: joining, lost, draining, faulty, suspended, shunned,
-    /// up.
+    /// Whether it takes work at `now_ms`. The first that holds: removed, joining, lost, draining, faulty, suspended,
+    /// shunned, up.
     #[must_use]
     pub fn state(&self, now_ms: u64) -> HostState {
         match (self.life, &self.drain) {
+            _ if self.belonging.removed.is_some() => HostState::Removed,
             (HostLife::Joining, _) => HostState::Joining,
             (HostLife::Lost, _) => HostState::Lost,
             (HostLife::Up, Some(_)) => HostState::Draining,
@@ -154,6 +133,7 @@ impl Host {
                     (self.care.blamed(now_ms), until_ms.saturating_sub(now_ms).div_ceil(1_000));
                 format!("{jobs} jobs failed here that ran well elsewhere; tried again in {left_s} s")
             }),
+            HostState::Removed => self.belonging.removed.as_ref().map(|removal| removal.reason.clone()),
             HostState::Joining => Some("has not registered yet".into()),
             HostState::Lost => Some("its lease expired".into()),
             HostState::Draining => self.drain.clone(),

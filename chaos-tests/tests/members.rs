@@ -1,0 +1,83 @@
+//! The table of membership on a small budget; `rota-chaos members` does the same by hand and prints it.
+
+// Helpers of tests: what cannot be set up should stop the test where it stands.
+#![allow(clippy::unwrap_used)]
+
+mod machine;
+
+use machine::with_bench;
+use rota_chaos::real::members;
+use rota_chaos::real::row::Outcome;
+
+fn row(id: &str) {
+    let row = with_bench(1, async |bench| members::row(id, bench).await).unwrap();
+    println!("{}", row.lines());
+    // Times are for the table: this machine is shared with other tests, and so are its two cores.
+    assert!(row.violations.is_empty() && row.runs > 0, "{}", row.lines());
+    assert_ne!(row.outcome(), Outcome::NotExercised, "{}", row.lines());
+}
+
+#[test]
+fn r1_membership_changes_under_kills() {
+    row("R1");
+}
+
+#[test]
+fn r3_majority_lost() {
+    row("R3");
+}
+
+#[test]
+fn r6_wiped_under_its_old_id() {
+    row("R6");
+}
+
+#[test]
+fn r11_voter_gone_for_good() {
+    row("R11");
+}
+
+#[test]
+fn r074_all_addresses_change() {
+    row("R074");
+}
+
+#[test]
+fn r076_wrong_order_of_replacing() {
+    row("R076");
+}
+
+#[test]
+fn r077_wiped_host_comes_back() {
+    row("R077");
+}
+
+#[test]
+fn r082_two_hosts_with_one_identity() {
+    row("R082");
+}
+
+#[test]
+fn r085_all_down_in_any_order() {
+    row("R085");
+}
+
+#[test]
+fn d2_and_d3_flipped_bits() {
+    row("D2");
+}
+
+#[test]
+fn d12_older_copy_of_the_data() {
+    row("D12");
+}
+
+#[test]
+fn d13_swapped_data() {
+    row("D13");
+}
+
+#[test]
+fn o6_restored_from_a_backup() {
+    row("O6");
+}
