@@ -17,7 +17,8 @@ pub fn family(cluster: ClusterId, hosts: u64) -> Result<Vec<Identity>, IdentityE
     let one = |host: u64| {
         let key = ca::new_key()?;
         let public = ca::public_key_der(&key);
-        let certificate = ca::certify(&authority.key_pem, cluster, HostId(host), &public, now)?;
+        let certificate =
+            ca::certify(&authority.key_pem, cluster, HostId(host), &public, now, ca::HOST_LIFE)?;
         let draft = Draft {
             host: HostId(host),
             cluster,
