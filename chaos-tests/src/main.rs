@@ -1,6 +1,7 @@
 //! `rota-chaos`: runs the rungs of doubt by hand. `cargo test` runs small budgets of the same.
 
 use clap::{Parser, Subcommand};
+use rota_chaos::paused;
 use rota_chaos::real::report::{Report, Verdict};
 use rota_chaos::real::row::{Outcome, Row};
 use rota_chaos::real::{self, Bench, SCENARIOS};
@@ -62,6 +63,9 @@ enum Rung {
         #[arg(long)]
         json: bool,
     },
+    /// The real agreement over real QUIC in one process, in virtual time. Exit code: 0 all held (or the planted bug was
+    /// caught), 1 something did not (or it was not caught), 2 something was not exercised.
+    Paused(paused::command::Args),
     /// The table of faults of attempts and cards: what was measured beside what is stated. Exit code: 0 all held, 1 one
     /// did not, 2 one was not exercised.
     Hands {
@@ -132,6 +136,7 @@ fn main() -> ExitCode {
         Rung::World { seeds, from, seed, plant, json, threads } => {
             world(seeds, from, seed, plant, json, threads)
         }
+        Rung::Paused(args) => paused::command::run(&args),
         Rung::Real { rounds, only, json } => real(rounds, &only, json),
         Rung::Hands { rounds, only, json, nvml } => {
             done(table(Table::Hands, rounds, &only, json.as_deref(), nvml))

@@ -2,6 +2,7 @@
 //!
 //! What this is not: no behaviour. openraft's own names do not leave this crate, except through here to its modules.
 
+use crate::disk::{self, Disk};
 use openraft::impls::leader_id_std;
 use rota_protocol::command::Outcome;
 use rota_protocol::ids::{ClusterId, HostId};
@@ -10,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 openraft::declare_raft_types!(
     /// openraft's type parameters: encoded entries in, outcomes out, hosts as node ids without an address.
@@ -21,6 +22,7 @@ openraft::declare_raft_types!(
         Node = openraft::EmptyNode,
         Term = u64,
         LeaderId = leader_id_std::LeaderId<u64, u64>,
+        AsyncRuntime = crate::runtime::Runtime,
 );
 
 pub(crate) type LogId = openraft::alias::LogIdOf<Rota>;
@@ -167,9 +169,9 @@ pub struct ConsensusConfig {
     pub timings: Timings,
 }
 
-/// Limits that only tests make smaller.
+/// Limits and surroundings that only tests change.
 #[derive(Clone)]
-pub(crate) struct Tuning {
+pub struct Tuning {
     /// Size of one log segment file, in bytes.
     pub segment_bytes: u64,
     /// Entries after which a snapshot is taken; of a large state later, up to [`SNAPSHOT_ENTRIES_TIMES`] as many.
@@ -180,8 +182,25 @@ pub(crate) struct Tuning {
     pub snapshot_log_bytes: usize,
     /// The newest version that is read: an older build's, where one is tried out.
     pub newest: u16,
-    /// How a segment is made durable; tests let it fail.
-    pub sync: crate::log::SyncFn,
+    /// What makes files durable.
+    pub disk: Arc<dyn Disk>,
+    /// The wall clock, in ms since the epoch: it stamps entries, and nothing is decided by it here.
+    pub wall_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// Planted defects.
+    #[doc(hidden)]
+    pub faults: Faults,
+}
+
+/// Defects planted on purpose, to prove that the tests outside can see them.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Faults {
+    /// Forget every request id.
+    pub skip_dedup: bool,
+    /// Apply the proposals of an entry in an order that is drawn anew by each peer, as one that iterates a hash map would.
+    pub disorder: bool,
+    /// Install snapshots without looking at any checksum.
+    pub trusting: bool,
 }
 
 impl Default for Tuning {
@@ -192,7 +211,12 @@ impl Default for Tuning {
             keep_entries: 1_000,
             snapshot_log_bytes: 16 << 20,
             newest: rota_protocol::version::NEWEST,
-            sync: crate::log::sync_data(),
+            disk: disk::real(),
+            wall_ms: Arc::new(|| {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+            }),
+            faults: Faults::default(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Raft messages of other peers, checked against who sent them, then given to openraft.
 
 use crate::config::{EntryPayload, LogEntry, Raft, Rota, Vote};
+use crate::disk::Disk;
 use crate::incoming::Receiver;
 use crate::log::store::LogStore;
 use crate::pipeline::{self, Turn};
@@ -47,8 +48,15 @@ fn spoken_by(from: HostId, vote: &Vote) -> Result<(), PublicError> {
 }
 
 impl Inbound {
-    pub(crate) fn new(raft: Raft, log: LogStore, cluster: ClusterId, dir: &Path, heard: Arc<Heard>) -> Self {
-        let snapshots = Receiver::new(raft.clone(), cluster, dir);
+    pub(crate) fn new(
+        raft: Raft,
+        log: LogStore,
+        cluster: ClusterId,
+        dir: &Path,
+        heard: Arc<Heard>,
+        on: (Arc<dyn Disk>, bool),
+    ) -> Self {
+        let snapshots = Receiver::new(raft.clone(), cluster, dir, on);
         let turn = Turn::new(log.0.memory().last());
         Self { raft, log, heard, snapshots, turn }
     }

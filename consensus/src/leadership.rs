@@ -5,14 +5,13 @@
 
 use crate::config::{LogId, Raft, Rota};
 use crate::turn::Heard;
+use crate::watch;
 use openraft::RaftMetrics;
-use openraft::async_runtime::watch::WatchReceiver;
 use openraft::type_config::TypeConfigExt;
 use rota_protocol::ids::HostId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Who leads.
@@ -33,6 +32,18 @@ pub(crate) struct Watched {
     pub recovered: watch::Sender<bool>,
     /// This peer stops on purpose: the end of the raft core is no failure.
     pub stopping: AtomicBool,
+}
+
+impl Watched {
+    /// Nothing is known yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            leadership: watch::Sender::new(Leadership::default()),
+            failed: watch::Sender::new(None),
+            recovered: watch::Sender::new(false),
+            stopping: AtomicBool::new(false),
+        }
+    }
 }
 
 /// Follows openraft's metrics until the raft core ends.

@@ -11,8 +11,10 @@
 
 mod changes;
 mod config;
+pub mod disk;
 mod inbound;
 mod incoming;
+pub mod inspect;
 mod leadership;
 mod link;
 mod log;
@@ -25,6 +27,7 @@ pub mod offline;
 mod pipeline;
 mod propose;
 mod read;
+pub mod runtime;
 mod snapshot_file;
 mod start;
 mod status;
@@ -32,10 +35,11 @@ mod status;
 mod tests;
 mod transfer;
 mod turn;
+pub mod watch;
 mod wire;
 
 pub use changes::FeedFault;
-pub use config::{ConsensusConfig, Timings};
+pub use config::{ConsensusConfig, Faults, Timings, Tuning};
 pub use leadership::Leadership;
 pub use link::{LinkError, PeerLink};
 pub use log::{DiskPace, LogError, fsync_pace};
@@ -61,7 +65,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
 /// How long a leader works on a batch that a peer forwarded; the peer's own deadline is usually shorter.
@@ -96,7 +100,19 @@ impl Consensus {
     /// # Errors
     /// Bad timings, damaged or foreign files, a log that is gone, or the disk.
     pub async fn start(config: ConsensusConfig, link: Arc<dyn PeerLink>) -> Result<Self, StartError> {
-        start::start(config, config::Tuning::default(), link).await
+        start::start(config, Tuning::default(), link).await
+    }
+
+    /// As [`Consensus::start`], on a disk and a clock that a test made, with limits that it made smaller.
+    ///
+    /// # Errors
+    /// Those of [`Consensus::start`].
+    pub async fn start_in(
+        config: ConsensusConfig,
+        tuning: Tuning,
+        link: Arc<dyn PeerLink>,
+    ) -> Result<Self, StartError> {
+        start::start(config, tuning, link).await
     }
 
     /// As [`Consensus::start`], but reading nothing newer than this version: how an older build takes part.
@@ -354,7 +370,7 @@ impl Consensus {
             machine.close();
             log.0.close();
         };
-        let _ = tokio::task::spawn_blocking(close).await;
+        let _ = runtime::blocking(close).await;
     }
 }
 

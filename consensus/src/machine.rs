@@ -4,14 +4,20 @@
 //! never skipped, because the replicas would part.
 
 use crate::changes::{FeedFault, Ring};
-use crate::config::{EntryPayload, LogEntry, LogId, Membership, Reply, Rota, SnapshotMeta, StoredMembership};
+use crate::config::{
+    EntryPayload, Faults, LogEntry, LogId, Membership, Reply, Rota, SnapshotMeta, StoredMembership, Tuning,
+};
+use crate::disk::{Disk, Step};
+use crate::runtime::{Runtime, blocking};
 use crate::snapshot_file::{self, SnapshotFault, SnapshotFile};
+use crate::watch;
 use futures_util::{Stream, StreamExt};
+use openraft::AsyncRuntime;
 use openraft::OptionalSend;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot};
 use rota_core::{Event, State};
 use rota_protocol::change::{Changes, StateChange};
-use rota_protocol::command::Entry;
+use rota_protocol::command::{Command, Entry, Proposal};
 use rota_protocol::ids::{ClusterId, HostId};
 use rota_protocol::version::OLDER_BUILD;
 use std::collections::BTreeSet;
@@ -20,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::broadcast;
 
 /// Notes that a slow reader of events may fall behind before it must look at the state itself.
 const EVENTS_BEHIND_MAX: usize = 1_024;
@@ -62,6 +68,8 @@ pub(crate) struct Shared {
     newest: u16,
     /// Some host is trusted no more: whoever asks which must look at the state.
     any_revoked: AtomicBool,
+    disk: Arc<dyn Disk>,
+    faults: Faults,
 }
 
 impl Shared {
@@ -75,7 +83,7 @@ impl Shared {
         self: Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, SnapshotFault> + Send + 'static,
     ) -> io::Result<T> {
-        let worked = tokio::task::spawn_blocking(move || {
+        let worked = blocking(move || {
             let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
             if *closed {
                 return Err(SnapshotFault::Io(io::Error::other("this peer is stopping")));
@@ -156,7 +164,7 @@ impl Shared {
         }
         let place = snapshot_file::current_path(&self.dir);
         if path != place {
-            snapshot_file::promote(path, &self.dir)?;
+            snapshot_file::promote(path, &self.dir, &*self.disk)?;
         }
         *current = Some((meta, SnapshotFile::open(&place)?));
         Ok(())
@@ -172,26 +180,36 @@ impl Machine {
     ///
     /// # Errors
     /// A damaged or foreign snapshot: without it the log cannot be applied, so the peer must not start.
-    pub(crate) fn open(dir: &Path, cluster: ClusterId, newest: u16) -> Result<Self, SnapshotFault> {
+    pub(crate) fn open(dir: &Path, cluster: ClusterId, tuning: &Tuning) -> Result<Self, SnapshotFault> {
+        let (disk, faults, newest) = (tuning.disk.clone(), tuning.faults, tuning.newest);
         std::fs::create_dir_all(dir)?;
         snapshot_file::remove_leftovers(dir)?;
         let place = snapshot_file::current_path(dir);
         let found = if place.try_exists()? {
+            disk.before(Step::Read, &place)?;
             let file = SnapshotFile::open(&place)?;
-            let (meta, state) = file.load(cluster, newest)?;
+            let (meta, state) = file.load(cluster, newest, false)?;
             Some((meta, state, file))
         } else {
             None
         };
         let (replica, current) = match found {
             Some((meta, state, file)) => {
-                let replica =
-                    Replica { state, last: meta.last_log_id, membership: meta.last_membership.clone() };
+                let replica = Replica {
+                    state: planted(state, faults),
+                    last: meta.last_log_id,
+                    membership: meta.last_membership.clone(),
+                };
                 (replica, Some((meta, file)))
             }
-            None => {
-                (Replica { state: State::new(), last: None, membership: StoredMembership::default() }, None)
-            }
+            None => (
+                Replica {
+                    state: planted(State::new(), faults),
+                    last: None,
+                    membership: StoredMembership::default(),
+                },
+                None,
+            ),
         };
         let applied = replica.state.applied_index();
         let any_revoked = has_revoked(&replica.state);
@@ -207,6 +225,8 @@ impl Machine {
             cluster,
             newest,
             any_revoked: AtomicBool::new(any_revoked),
+            disk,
+            faults,
         })))
     }
 
@@ -220,8 +240,12 @@ impl Machine {
             let mut replica = self.0.replica_mut();
             replica.last = Some(entry.log_id);
             match (decoded, entry.payload) {
-                (Some(commands), _) => {
-                    let applied = replica.state.take(index, commands);
+                (Some(mut commands), _) => {
+                    let turned = self.0.faults.disorder && disorder(&mut commands);
+                    let mut applied = replica.state.take(index, commands);
+                    if turned {
+                        applied.outcomes.reverse();
+                    }
                     check_version(&replica.state, self.0.newest)?;
                     self.0.any_revoked.store(has_revoked(&replica.state), Ordering::Release);
                     (Reply(applied.outcomes), applied.events)
@@ -262,6 +286,21 @@ impl Machine {
 
 fn has_revoked(state: &State) -> bool {
     state.trust().all_revoked().next().is_some()
+}
+
+fn planted(state: State, faults: Faults) -> State {
+    state.with_faults(rota_core::state::Faults { skip_dedup: faults.skip_dedup, ..Default::default() })
+}
+
+/// The planted defect: turns the proposals round by chance; true if it did.
+fn disorder(entry: &mut Entry) -> bool {
+    // Entries that the cluster itself rests on are left alone: it should live long enough to be seen.
+    let of_users = |one: &Proposal| matches!(one.command, Command::Submit { .. } | Command::Adjust { .. });
+    let turns = Runtime::thread_rng().coin() && entry.proposals.iter().all(of_users);
+    if turns {
+        entry.proposals.reverse();
+    }
+    turns
 }
 
 fn stored(id: LogId, membership: Membership) -> StoredMembership {
@@ -320,12 +359,12 @@ impl RaftStateMachine<Rota> for Machine {
     ) -> Result<(), io::Error> {
         let want = meta.clone();
         let install = move |shared: &Shared| {
-            let (found, state) = snapshot.load(shared.cluster, shared.newest)?;
+            let (found, state) = snapshot.load(shared.cluster, shared.newest, shared.faults.trusting)?;
             if found != want {
                 return Err(SnapshotFault::Damaged("it is not the snapshot that was announced".into()));
             }
             shared.adopt(found, &snapshot.path)?;
-            Ok(state)
+            Ok(planted(state, shared.faults))
         };
         let state = self.0.clone().on_disk(install).await?;
         let index = state.applied_index();
@@ -366,7 +405,7 @@ impl RaftSnapshotBuilder<Rota> for Builder {
                 let meta = SnapshotMeta { last_log_id: replica.last, last_membership: replica.membership };
                 let bytes = snapshot_file::to_bytes(shared.cluster, &meta, &replica.state)?;
                 let path = shared.dir.join("snapshot-new.tmp");
-                if let Err(error) = snapshot_file::write_durable(&path, &bytes) {
+                if let Err(error) = snapshot_file::write_durable(&path, &bytes, &*shared.disk) {
                     // A part of it would only keep the room from whoever needs it more.
                     let _ = std::fs::remove_file(&path);
                     return Err(error.into());

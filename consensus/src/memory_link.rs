@@ -2,6 +2,7 @@
 //!
 //! What this is not: a model of a real network. It loses and cuts, it neither delays nor reorders.
 
+use crate::watch;
 use crate::{Consensus, LinkError, PeerLink};
 use futures_util::future::BoxFuture;
 use rota_protocol::ids::HostId;
@@ -9,7 +10,6 @@ use rota_protocol::peer::{PeerReply, PeerRequest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// All peers of one process.
 #[derive(Clone, Default)]

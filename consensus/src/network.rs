@@ -97,7 +97,7 @@ impl Network {
         let mut offset = 0;
         loop {
             let file = snapshot.clone();
-            let piece = tokio::task::spawn_blocking(move || file.piece(offset, CHUNK_BYTES))
+            let piece = crate::runtime::blocking(move || file.piece(offset, CHUNK_BYTES))
                 .await
                 .map_err(|e| network(&e.to_string()))?
                 .map_err(|e| network(&e.to_string()))?;

@@ -6,8 +6,9 @@
 use crate::config::{
     EntryPayload, LogEntry, LogId, Membership, SnapshotMeta, StoredMembership, Vote, log_id,
 };
+use crate::disk::RealDisk;
 use crate::log::header::Owner;
-use crate::log::{self, LogConfig, LogError, recover, sync_data};
+use crate::log::{self, LogConfig, LogError, recover};
 use crate::snapshot_file::{self, SnapshotFault, SnapshotFile};
 use crate::{Consensus, StartError, State, machine};
 use openraft::storage::RaftLogStorage;
@@ -15,6 +16,7 @@ use rota_protocol::ids::{ClusterId, HostId};
 use rota_protocol::version::NEWEST;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What a peer's files hold.
 #[derive(Debug)]
@@ -50,7 +52,7 @@ pub fn read(dir: &Path, cluster: ClusterId, host: HostId) -> Result<Found, Start
     }
     let place = snapshot_file::current_path(dir);
     let from_snapshot = match place.try_exists() {
-        Ok(true) => Some(SnapshotFile::open(&place)?.load(cluster, NEWEST)?),
+        Ok(true) => Some(SnapshotFile::open(&place)?.load(cluster, NEWEST, false)?),
         Ok(false) => None,
         Err(error) => return Err(SnapshotFault::Io(error).into()),
     };
@@ -141,12 +143,12 @@ async fn fill(
     };
     let bytes = snapshot_file::to_bytes(cluster, &meta, state)?;
     let beside = dir.join("snapshot-new.tmp");
-    snapshot_file::write_durable(&beside, &bytes).map_err(SnapshotFault::Io)?;
+    snapshot_file::write_durable(&beside, &bytes, &RealDisk).map_err(SnapshotFault::Io)?;
     let config = LogConfig {
         dir: dir.to_owned(),
         owner: Owner { cluster, host },
         segment_bytes: crate::config::Tuning::default().segment_bytes,
-        sync: sync_data(),
+        disk: Arc::new(RealDisk),
         on_failure: Box::new(|_| {}),
     };
     let mut store = log::open(config)?;
@@ -159,7 +161,7 @@ async fn fill(
     store.0.close();
     written.map_err(SnapshotFault::Io)?;
     // Last, so that a crash before leaves no snapshot that counts.
-    snapshot_file::promote(&beside, dir).map_err(SnapshotFault::Io)?;
+    snapshot_file::promote(&beside, dir, &RealDisk).map_err(SnapshotFault::Io)?;
     Ok(())
 }
 

@@ -6,12 +6,12 @@
 //! sender begins again from where they agree.
 
 use crate::config::{LogEntry, LogId, Rota};
+use crate::watch;
 use futures_util::stream::{self, BoxStream, Stream, StreamExt};
 use openraft::errors::RPCError;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendResult};
 use std::future::Future;
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// Calls with entries that are under way to one follower: with one, an entry that just missed it waits for a whole

@@ -6,13 +6,14 @@
 use crate::config::Raft;
 use crate::leadership::Leadership;
 use crate::link::PeerLink;
+use crate::watch;
 use openraft::ReadPolicy;
 use rota_protocol::ids::HostId;
 use rota_protocol::peer::{PeerReply, PeerRequest};
 use rota_protocol::{ErrorCode, PublicError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 /// Callers that may wait for the next round.
@@ -35,7 +36,7 @@ impl Rounds {
         Fut: Future<Output = Confirmed> + Send,
     {
         let (sender, mut waiting) = mpsc::channel::<oneshot::Sender<Confirmed>>(WAITING_MAX);
-        let task = tokio::spawn(async move {
+        let task = crate::runtime::spawn(async move {
             while let Some(first) = waiting.recv().await {
                 let mut joined = vec![first];
                 while let Ok(next) = waiting.try_recv() {
@@ -93,6 +94,7 @@ pub(crate) async fn confirm_remote(
     };
     let call = link.call(leader, PeerRequest::ReadIndex, ttl);
     let answer = tokio::select! {
+        biased;
         answer = call => answer,
         _ = leadership.wait_for(|now| now.leader != Some(leader) || now.term != at.term) => return Err(no_leader()),
     };
@@ -168,6 +170,7 @@ impl Reader {
                 Some(leader) => {
                     let joined = self.remote.join();
                     tokio::select! {
+                        biased;
                         confirmed = timeout_at(deadline, joined) => confirmed,
                         _ = leadership.wait_for(|now| now.leader != Some(leader)) => continue,
                     }

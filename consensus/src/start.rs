@@ -2,7 +2,7 @@
 
 use crate::config::{ConsensusConfig, Raft, SNAPSHOT_ENTRIES_TIMES, Tuning, raft_config};
 use crate::inbound::Inbound;
-use crate::leadership::{self, Leadership, Watched};
+use crate::leadership::{self, Watched};
 use crate::link::PeerLink;
 use crate::log::header::Owner;
 use crate::log::store::LogStore;
@@ -12,15 +12,14 @@ use crate::network::Network;
 use crate::offline;
 use crate::propose::Proposer;
 use crate::read::{Fresh, Reader, Rounds, confirm_local, confirm_remote};
+use crate::runtime::{blocking, spawn};
 use crate::snapshot_file::SnapshotFault;
 use crate::turn::{Heard, take_turns};
 use crate::{Consensus, Inner};
 use rota_protocol::{ClusterId, HostId};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// Why a peer does not take part.
@@ -47,14 +46,9 @@ pub(crate) async fn start(
 ) -> Result<Consensus, StartError> {
     let ConsensusConfig { host, cluster, dir, timings } = config;
     let raft_config = raft_config(cluster, timings, &tuning).map_err(StartError::Config)?;
-    let watched = Arc::new(Watched {
-        leadership: watch::Sender::new(Leadership::default()),
-        failed: watch::Sender::new(None),
-        recovered: watch::Sender::new(false),
-        stopping: AtomicBool::new(false),
-    });
+    let watched = Arc::new(Watched::new());
     let log = open_log(&dir, Owner { cluster, host }, &tuning, &watched).await?;
-    let machine = open_machine(dir.clone(), cluster, tuning.newest).await?;
+    let machine = open_machine(dir.clone(), cluster, &tuning).await?;
     let shared = machine.0.clone();
     offline::check_joined(log.0.memory().purged.as_ref(), shared.snapshot_index())?;
     let network = Network::new(host, link.clone(), timings);
@@ -66,7 +60,7 @@ pub(crate) async fn start(
     let heard = Arc::new(Heard::default());
     let follow = leadership::follow(raft.clone(), host, lease, watched.clone(), heard.clone());
     let turns = take_turns(raft.clone(), host, timings, heard.clone(), log.clone());
-    let mut tasks = vec![tokio::spawn(follow), tokio::spawn(turns)];
+    let mut tasks = vec![spawn(follow), spawn(turns)];
     let proposer = Proposer {
         raft: raft.clone(),
         me: host,
@@ -75,16 +69,18 @@ pub(crate) async fn start(
         machine: shared.clone(),
         leadership: watched.leadership.subscribe(),
         failed: watched.failed.subscribe(),
+        wall_ms: tuning.wall_ms.clone(),
     };
     let (proposals, task) = proposer.start();
     tasks.push(task);
     let (reader, readers) = reader(&raft, host, link, lease, &watched, &shared);
     tasks.extend(readers);
-    tasks.push(tokio::spawn(keep_log_short(raft.clone(), log.clone(), shared.clone(), tuning)));
+    let surroundings = (tuning.disk.clone(), tuning.faults.trusting);
+    tasks.push(spawn(keep_log_short(raft.clone(), log.clone(), shared.clone(), tuning)));
     Ok(Consensus(Arc::new(Inner {
         host,
         timings,
-        inbound: Inbound::new(raft.clone(), log.clone(), cluster, &dir, heard.clone()),
+        inbound: Inbound::new(raft.clone(), log.clone(), cluster, &dir, heard.clone(), surroundings),
         raft,
         log,
         machine: shared,
@@ -129,8 +125,9 @@ fn reader(
     (reader, [at_home, abroad])
 }
 
-async fn open_machine(dir: PathBuf, cluster: ClusterId, newest: u16) -> Result<Machine, StartError> {
-    let opened = tokio::task::spawn_blocking(move || Machine::open(&dir, cluster, newest)).await;
+async fn open_machine(dir: PathBuf, cluster: ClusterId, tuning: &Tuning) -> Result<Machine, StartError> {
+    let tuning = tuning.clone();
+    let opened = blocking(move || Machine::open(&dir, cluster, &tuning)).await;
     Ok(opened.map_err(|e| StartError::Raft(e.to_string()))??)
 }
 
@@ -145,12 +142,12 @@ async fn open_log(
         dir: dir.to_owned(),
         owner,
         segment_bytes: tuning.segment_bytes,
-        sync: tuning.sync.clone(),
+        disk: tuning.disk.clone(),
         on_failure: Box::new(move |error| {
             watched.failed.send_replace(Some(format!("the log's disk failed: {error}")));
         }),
     };
-    let opened = tokio::task::spawn_blocking(move || log::open(config)).await;
+    let opened = blocking(move || log::open(config)).await;
     Ok(opened.map_err(|e| StartError::Raft(e.to_string()))??)
 }
 

@@ -7,6 +7,7 @@
 use crate::config::{Raft, Rota, Timings};
 use crate::leadership::Leadership;
 use crate::read::no_leader;
+use crate::watch;
 use openraft::RaftMetrics;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::type_config::TypeConfigExt;
@@ -14,7 +15,6 @@ use rota_protocol::ids::HostId;
 use rota_protocol::{ErrorCode, PublicError};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Entries that a successor may still lack when it is named: they are on their way, and it waits for them.

@@ -13,13 +13,14 @@ mod tests;
 pub(crate) mod times;
 pub(crate) mod writer;
 
+use crate::disk::Disk;
 use header::{Owner, SEGMENT_HEADER};
 use queue::Queue;
 pub use recover::LogError;
 use recover::{Active, Recovered};
 use segment::Spares;
 use std::collections::VecDeque;
-use std::fs::{File, Permissions};
+use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -31,14 +32,6 @@ use store::{LogStore, Memory};
 use times::FsyncTimes;
 pub use times::{DiskPace, fsync_pace};
 use writer::Writer;
-
-/// Makes a file's data durable. Tests put a failing one here.
-pub(crate) type SyncFn = Arc<dyn Fn(&File) -> io::Result<()> + Send + Sync>;
-
-/// The real one.
-pub(crate) fn sync_data() -> SyncFn {
-    Arc::new(File::sync_data)
-}
 
 /// What the log's writer has done since it was opened.
 #[derive(Default)]
@@ -52,7 +45,7 @@ pub(crate) struct LogConfig {
     pub dir: PathBuf,
     pub owner: Owner,
     pub segment_bytes: u64,
-    pub sync: SyncFn,
+    pub disk: Arc<dyn Disk>,
     /// Called once, when the disk has failed.
     pub on_failure: Box<dyn Fn(&io::Error) + Send>,
 }
@@ -119,20 +112,25 @@ pub(crate) fn marker_path(dir: &Path) -> PathBuf {
 /// # Errors
 /// Damage, another owner's files, a wiped log, or the disk.
 pub(crate) fn open(config: LogConfig) -> Result<LogStore, LogError> {
-    let LogConfig { dir, owner, segment_bytes, sync, on_failure } = config;
+    let LogConfig { dir, owner, segment_bytes, disk, on_failure } = config;
     let io = |source| LogError::Io { dir: dir.clone(), source };
     std::fs::create_dir_all(&dir).map_err(io)?;
     // Jobs' commands and environments stand in it, and the folder above is everybody's to pass (fault S24).
     std::fs::set_permissions(&dir, Permissions::from_mode(0o700)).map_err(io)?;
     let marker = marker_path(&dir);
     let marked = marker.try_exists().map_err(io)?;
-    let recovered = match recover::recover(&dir, owner, &sync)? {
+    let recovered = match recover::recover(&dir, owner, &*disk)? {
         Some(recovered) => recovered,
         None if marked => return Err(LogError::Wiped { dir, marker }),
-        None => fresh(&dir, owner, segment_bytes, &sync).map_err(io)?,
+        None => fresh(&dir, owner, segment_bytes, &*disk).map_err(io)?,
     };
     let Recovered { memory, closed, active, size, sealed } = recovered;
-    let (spares, spare_thread) = Spares::start(&dir, size).map_err(io)?;
+    let in_line = disk.settled().is_some();
+    let spares = Spares::new(&dir, size, disk.clone(), in_line).map_err(io)?;
+    let mut threads = Vec::new();
+    if !in_line {
+        threads.push(spares.start().map_err(io)?);
+    }
     let queue = Arc::new(Queue::default());
     let times = Arc::new(FsyncTimes::default());
     let written = Arc::new(Written::default());
@@ -142,7 +140,7 @@ pub(crate) fn open(config: LogConfig) -> Result<LogStore, LogError> {
         marked,
         owner,
         size,
-        sync,
+        disk,
         queue: queue.clone(),
         spares: spares.clone(),
         times: times.clone(),
@@ -157,27 +155,28 @@ pub(crate) fn open(config: LogConfig) -> Result<LogStore, LogError> {
         buffer: Vec::new(),
     };
     writer.adopt(sealed).map_err(io)?;
-    let writer_thread = std::thread::Builder::new()
-        .name("rota-log".into())
-        .stack_size(256 << 10)
-        .spawn(move || writer.run())
-        .map_err(io)?;
+    if in_line {
+        crate::runtime::spawn(writer.run_as_task());
+    } else {
+        let builder = std::thread::Builder::new().name("rota-log".into()).stack_size(256 << 10);
+        threads.push(builder.spawn(move || writer.run()).map_err(io)?);
+    }
     Ok(LogStore(Arc::new(LogHandle {
         memory: Mutex::new(memory),
         queue,
         spares,
         times,
         written,
-        threads: Mutex::new(vec![writer_thread, spare_thread]),
+        threads: Mutex::new(threads),
     })))
 }
 
-fn fresh(dir: &Path, owner: Owner, size: u64, sync: &SyncFn) -> io::Result<Recovered> {
+fn fresh(dir: &Path, owner: Owner, size: u64, disk: &dyn Disk) -> io::Result<Recovered> {
     Ok(Recovered {
         memory: Memory::default(),
         closed: VecDeque::new(),
         active: Active {
-            file: segment::create_first(dir, owner, size, sync)?,
+            file: segment::create_first(dir, owner, size, disk)?,
             sequence: 1,
             end: SEGMENT_HEADER,
             index_max: None,

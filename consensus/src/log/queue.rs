@@ -25,6 +25,8 @@ pub(crate) enum Job {
 pub(crate) struct Queue {
     state: Mutex<Waiting>,
     wake: Condvar,
+    /// As `wake`, for a writer that is a task.
+    stirred: Notify,
     room: Notify,
 }
 
@@ -63,7 +65,7 @@ impl Queue {
             state.bytes += bytes;
         }
         state.jobs.push(job);
-        self.wake.notify_one();
+        self.stir();
         Ok(())
     }
 
@@ -71,7 +73,7 @@ impl Queue {
         let mut state = self.lock();
         let first = state.committed.replace(committed).is_none();
         if first && state.jobs.is_empty() {
-            self.wake.notify_one();
+            self.stir();
         }
     }
 
@@ -91,7 +93,7 @@ impl Queue {
 
     pub(crate) fn close(&self) {
         self.lock().closed = true;
-        self.wake.notify_one();
+        self.stir();
         self.room.notify_waiters();
     }
 
@@ -113,6 +115,34 @@ impl Queue {
                 state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
+        self.hand_over(&mut state)
+    }
+
+    /// The same for a task.
+    pub(super) async fn taken(&self) -> Taken {
+        loop {
+            let stirred = self.stirred.notified();
+            let lingers = {
+                let mut state = self.lock();
+                if state.closed || !state.jobs.is_empty() {
+                    return self.hand_over(&mut state);
+                }
+                state.committed.is_some()
+            };
+            if !lingers {
+                stirred.await;
+            } else if tokio::time::timeout(COMMITTED_LINGER, stirred).await.is_err() {
+                return self.hand_over(&mut self.lock());
+            }
+        }
+    }
+
+    fn stir(&self) {
+        self.wake.notify_one();
+        self.stirred.notify_one();
+    }
+
+    fn hand_over(&self, state: &mut Waiting) -> Taken {
         state.bytes = 0;
         self.room.notify_waiters();
         Taken {

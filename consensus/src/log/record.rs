@@ -95,6 +95,13 @@ pub(crate) fn entry_payload_bytes(entry: &LogEntry) -> usize {
     }
 }
 
+/// Checksum of all that an entry is.
+pub(crate) fn checksum_of(entry: &LogEntry) -> u32 {
+    let mut bytes = Vec::with_capacity(entry_payload_bytes(entry));
+    write_entry(&mut bytes, entry);
+    crc32fast::hash(&bytes)
+}
+
 /// Where a record is written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {

@@ -3,12 +3,12 @@
 //! A bad record is cut, with all behind it, if nothing shows that it had been durable. It is refused as damage if a
 //! valid record behind it says so, or if it is not in the last segment. A peer that guessed here could vote twice.
 
-use super::SyncFn;
 use super::header::{FORMAT, HeaderFault, Owner, SEGMENT_HEADER, SegmentHeader};
 use super::record::{self, Record};
 use super::segment;
 use super::store::Memory;
 use crate::config::LogEntry;
+use crate::disk::{Disk, RealDisk, Step};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -103,10 +103,10 @@ struct AllRead {
 
 /// What a log holds, without a change to it; `None` if there is none.
 pub(crate) fn look(dir: &Path, owner: Owner) -> Result<Option<Memory>, LogError> {
-    Ok(read_all(dir, owner)?.map(|all| all.replay.memory))
+    Ok(read_all(dir, owner, &RealDisk)?.map(|all| all.replay.memory))
 }
 
-fn read_all(dir: &Path, owner: Owner) -> Result<Option<AllRead>, LogError> {
+fn read_all(dir: &Path, owner: Owner, disk: &dyn Disk) -> Result<Option<AllRead>, LogError> {
     let io = |source| LogError::Io { dir: dir.to_owned(), source };
     let segments = segment::list(dir).map_err(io)?;
     let Some(((last, last_path), closed_segments)) = segments.split_last() else {
@@ -116,6 +116,7 @@ fn read_all(dir: &Path, owner: Owner) -> Result<Option<AllRead>, LogError> {
     let mut closed = VecDeque::new();
     let mut expected = segments[0].0;
     for (sequence, path) in closed_segments {
+        disk.before(Step::Read, path).map_err(io)?;
         let scan = scan(path, *sequence, expected, owner, &mut replay).map_err(|e| e.or_io(dir))?;
         if !scan.sealed {
             return Err(damaged(
@@ -127,21 +128,22 @@ fn read_all(dir: &Path, owner: Owner) -> Result<Option<AllRead>, LogError> {
         closed.push_back(Closed { sequence: *sequence, index_max: scan.index_max });
         expected = sequence + 1;
     }
+    disk.before(Step::Read, last_path).map_err(io)?;
     let scan = scan(last_path, *last, expected, owner, &mut replay).map_err(|e| e.or_io(dir))?;
     replay.check_joined(last_path, scan.end)?;
     Ok(Some(AllRead { replay, closed, last: (*last, last_path.clone()), scan }))
 }
 
 /// Reads all segments of a directory, and cuts off what a crash left half-written; `None` if there are none.
-pub(crate) fn recover(dir: &Path, owner: Owner, sync: &SyncFn) -> Result<Option<Recovered>, LogError> {
+pub(crate) fn recover(dir: &Path, owner: Owner, disk: &dyn Disk) -> Result<Option<Recovered>, LogError> {
     let io = |source| LogError::Io { dir: dir.to_owned(), source };
-    let Some(AllRead { replay, closed, last: (last, last_path), scan }) = read_all(dir, owner)? else {
+    let Some(AllRead { replay, closed, last: (last, last_path), scan }) = read_all(dir, owner, disk)? else {
         return Ok(None);
     };
     let file = OpenOptions::new().read(true).write(true).open(&last_path).map_err(io)?;
     if scan.dirty {
         tracing::warn!(file = %last_path.display(), offset = scan.end, "cut a torn write off the log's end");
-        cut(&file, scan.end, scan.size, sync).map_err(io)?;
+        cut(&file, scan.end, scan.size, disk).map_err(io)?;
     }
     Ok(Some(Recovered {
         memory: replay.memory,
@@ -153,10 +155,10 @@ pub(crate) fn recover(dir: &Path, owner: Owner, sync: &SyncFn) -> Result<Option<
 }
 
 /// Zeros all behind `end`, so that a stale record never follows a new one.
-fn cut(file: &File, end: usize, size: u64, sync: &SyncFn) -> io::Result<()> {
+fn cut(file: &File, end: usize, size: u64, disk: &dyn Disk) -> io::Result<()> {
     let zeros = vec![0; (size as usize).saturating_sub(end)];
     file.write_all_at(&zeros, end as u64)?;
-    sync(file)
+    disk.sync(file)
 }
 
 enum ScanError {

@@ -3,8 +3,8 @@
 //! A segment is zero-filled before its first use and recycled afterwards, so that making a record durable never
 //! changes the file's size or extents: that is what turns an fsync of several ms into one of a fraction of a ms.
 
-use super::SyncFn;
 use super::header::{Owner, SegmentHeader};
+use crate::disk::{Disk, Step};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long the preparing thread rests after the disk refused a new segment.
-const PREPARE_RETRY: Duration = Duration::from_millis(500);
+pub(super) const PREPARE_RETRY: Duration = Duration::from_millis(500);
 /// How long the writer waits for a spare that the disk refuses, before it gives up the log.
 const SPARE_WAIT: Duration = Duration::from_secs(2);
 /// Bytes of zeros written at a time.
@@ -42,29 +42,26 @@ pub(crate) fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
-/// Makes names in a directory durable.
-pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
-}
-
 /// Gives a prepared file its header and its name; both are durable on return.
-pub(crate) fn activate(dir: &Path, spare: &Path, header: SegmentHeader, sync: &SyncFn) -> io::Result<File> {
+pub(crate) fn activate(dir: &Path, spare: &Path, header: SegmentHeader, disk: &dyn Disk) -> io::Result<File> {
+    disk.before(Step::Activate, spare)?;
     let file = OpenOptions::new().read(true).write(true).open(spare)?;
     file.write_all_at(&header.to_bytes(), 0)?;
-    sync(&file)?;
+    disk.sync(&file)?;
     std::fs::rename(spare, path(dir, header.sequence))?;
-    sync_dir(dir)?;
+    disk.sync_dir(dir)?;
     Ok(file)
 }
 
 /// Makes the first segment of a new log.
-pub(crate) fn create_first(dir: &Path, owner: Owner, size: u64, sync: &SyncFn) -> io::Result<File> {
+pub(crate) fn create_first(dir: &Path, owner: Owner, size: u64, disk: &dyn Disk) -> io::Result<File> {
     let spare = dir.join("spare.seg");
-    zero_fill(&spare, size)?;
-    activate(dir, &spare, SegmentHeader { sequence: 1, owner, size }, sync)
+    zero_fill(&spare, size, disk)?;
+    activate(dir, &spare, SegmentHeader { sequence: 1, owner, size }, disk)
 }
 
-fn zero_fill(path: &Path, size: u64) -> io::Result<()> {
+fn zero_fill(path: &Path, size: u64, disk: &dyn Disk) -> io::Result<()> {
+    disk.before(Step::Spare, path)?;
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     let zeros = vec![0; ZEROS];
     let mut left = size;
@@ -83,6 +80,9 @@ const SPARES_MAX: usize = 2;
 pub(crate) struct Spares {
     dir: PathBuf,
     size: u64,
+    disk: Arc<dyn Disk>,
+    /// No thread prepares: whoever takes a spare makes it.
+    in_line: bool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -106,8 +106,8 @@ impl State {
 }
 
 impl Spares {
-    /// Starts the thread that keeps one spare ready, and clears spares of an earlier run.
-    pub(crate) fn start(dir: &Path, size: u64) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
+    /// Clears spares of an earlier run.
+    pub(crate) fn new(dir: &Path, size: u64, disk: Arc<dyn Disk>, in_line: bool) -> io::Result<Arc<Self>> {
         for entry in std::fs::read_dir(dir)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -115,14 +115,34 @@ impl Spares {
                 std::fs::remove_file(&path)?;
             }
         }
-        let spares =
-            Arc::new(Self { dir: dir.to_owned(), size, state: Mutex::default(), changed: Condvar::new() });
-        let own = spares.clone();
-        let thread = std::thread::Builder::new()
-            .name("rota-log-spare".into())
-            .stack_size(128 << 10)
-            .spawn(move || own.prepare())?;
-        Ok((spares, thread))
+        let (dir, state, changed) = (dir.to_owned(), Mutex::default(), Condvar::new());
+        Ok(Arc::new(Self { dir, size, disk, in_line, state, changed }))
+    }
+
+    /// Starts the thread that keeps one spare ready.
+    pub(crate) fn start(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
+        let own = self.clone();
+        let builder = std::thread::Builder::new().name("rota-log-spare".into()).stack_size(128 << 10);
+        builder.spawn(move || own.prepare())
+    }
+
+    /// Makes one spare if there is none, without the thread. Says whether there is one.
+    pub(crate) fn prepare_in_line(&self) -> bool {
+        let mut state = self.lock();
+        if state.ready.is_empty() {
+            let path = state.name(&self.dir);
+            match zero_fill(&path, self.size, &*self.disk) {
+                Ok(()) => {
+                    state.ready.push(path);
+                    state.refusal = None;
+                }
+                Err(error) => {
+                    let _ = std::fs::remove_file(&path);
+                    state.refusal = Some((error.kind(), error.to_string()));
+                }
+            }
+        }
+        !state.ready.is_empty()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -139,7 +159,7 @@ impl Spares {
             }
             let path = state.name(&self.dir);
             drop(state);
-            let made = zero_fill(&path, self.size);
+            let made = zero_fill(&path, self.size, &*self.disk);
             state = self.lock();
             match made {
                 Ok(()) => {
@@ -162,6 +182,9 @@ impl Spares {
 
     /// Takes a spare; waits for one if none is ready.
     pub(crate) fn take(&self) -> io::Result<PathBuf> {
+        if self.in_line {
+            self.prepare_in_line();
+        }
         let deadline = Instant::now() + SPARE_WAIT;
         let mut state = self.lock();
         loop {
@@ -169,7 +192,8 @@ impl Spares {
                 self.changed.notify_all();
                 return Ok(path);
             }
-            if let (true, Some((kind, text))) = (Instant::now() >= deadline, &state.refusal) {
+            let late = self.in_line || Instant::now() >= deadline;
+            if let (true, Some((kind, text))) = (late, &state.refusal) {
                 return Err(io::Error::new(*kind, text.clone()));
             }
             let waited = self.changed.wait_timeout(state, PREPARE_RETRY);
@@ -179,6 +203,7 @@ impl Spares {
 
     /// Takes back a segment that nothing needs any more.
     pub(crate) fn recycle(&self, used: &Path) -> io::Result<()> {
+        self.disk.before(Step::Recycle, used)?;
         let mut state = self.lock();
         if state.ready.len() >= SPARES_MAX {
             drop(state);

@@ -2,6 +2,7 @@
 
 use super::LogHandle;
 use super::queue::{Job, Queue};
+use super::record;
 use crate::config::{APPEND_BYTES_MAX, LogEntry, LogId, Rota, Vote};
 use openraft::OptionalSend;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
@@ -62,6 +63,14 @@ impl Memory {
         self.last_entry().or(self.purged.as_ref())
     }
 
+    /// Term, index and checksum of entries from an index on.
+    pub(crate) fn checksums_from(&self, index: u64) -> Vec<((u64, u64), u32)> {
+        let entries = self.entries.range(index..);
+        entries
+            .map(|(index, entry)| ((entry.log_id.leader_id.term, *index), record::checksum_of(entry)))
+            .collect()
+    }
+
     /// Bytes of all entries that are in memory.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -70,7 +79,7 @@ impl Memory {
 
 /// Memory that an entry takes, with its place in the map.
 fn weight(entry: &LogEntry) -> usize {
-    super::record::entry_payload_bytes(entry) + 96
+    record::entry_payload_bytes(entry) + 96
 }
 
 /// A handle on the log; clones share it.

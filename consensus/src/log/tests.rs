@@ -3,8 +3,9 @@
 use super::header::Owner;
 use super::record::RECORD_HEADER;
 use super::store::LogStore;
-use super::{LogConfig, LogError, SyncFn, marker_path, open, segment, sync_data};
+use super::{LogConfig, LogError, marker_path, open, segment};
 use crate::config::{EntryPayload, LogEntry, Payload, Rota, Vote, log_id};
+use crate::disk::{self, Disk, SyncsBy};
 use openraft::storage::{IOFlushed, RaftLogReader, RaftLogStorage};
 use openraft::type_config::TypeConfigExt;
 use rota_protocol::ids::{ClusterId, HostId};
@@ -31,18 +32,18 @@ impl Bench {
         Self { _keep: keep, dir }
     }
 
-    fn open_as(&self, owner: Owner, sync: SyncFn) -> Result<LogStore, LogError> {
+    fn open_as(&self, owner: Owner, disk: Arc<dyn Disk>) -> Result<LogStore, LogError> {
         open(LogConfig {
             dir: self.dir.clone(),
             owner,
             segment_bytes: SEGMENT,
-            sync,
+            disk,
             on_failure: Box::new(|_| {}),
         })
     }
 
     fn open(&self) -> Result<LogStore, LogError> {
-        self.open_as(OWNER, sync_data())
+        self.open_as(OWNER, disk::real())
     }
 
     fn last_segment(&self) -> PathBuf {
@@ -223,9 +224,9 @@ async fn wrong_files_are_refused_by_name() {
     }
     close(log);
     let stranger = Owner { host: HostId(2), ..OWNER };
-    assert!(matches!(bench.open_as(stranger, sync_data()), Err(LogError::Foreign { host: HostId(1), .. })));
+    assert!(matches!(bench.open_as(stranger, disk::real()), Err(LogError::Foreign { host: HostId(1), .. })));
     let elsewhere = Owner { cluster: ClusterId(0xc2), ..OWNER };
-    assert!(matches!(bench.open_as(elsewhere, sync_data()), Err(LogError::Foreign { .. })));
+    assert!(matches!(bench.open_as(elsewhere, disk::real()), Err(LogError::Foreign { .. })));
 
     let files = segment::list(&bench.dir).expect("lists");
     assert!(files.len() >= 3);
@@ -278,20 +279,20 @@ async fn a_failed_fsync_is_final() {
     let bench = Bench::new();
     let (fails, tries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let (failing, counting) = (fails.clone(), tries.clone());
-    let sync: SyncFn = Arc::new(move |file| {
+    let disk = Arc::new(SyncsBy(move |file: &File| {
         counting.fetch_add(1, Ordering::SeqCst);
         if failing.load(Ordering::SeqCst) {
             return Err(io::Error::other("planted"));
         }
         file.sync_data()
-    });
+    }));
     let told = Arc::new(Mutex::new(None));
     let telling = told.clone();
     let mut log = open(LogConfig {
         dir: bench.dir.clone(),
         owner: OWNER,
         segment_bytes: SEGMENT,
-        sync,
+        disk,
         on_failure: Box::new(move |error| {
             *telling.lock().expect("not poisoned") = Some(error.to_string());
         }),
@@ -316,12 +317,12 @@ async fn waiting_appends_share_one_fsync() {
     let bench = Bench::new();
     let (gate, tries) = (Arc::new(Mutex::new(())), Arc::new(AtomicU64::new(0)));
     let (gated, counting) = (gate.clone(), tries.clone());
-    let sync: SyncFn = Arc::new(move |file| {
+    let disk = Arc::new(SyncsBy(move |file: &File| {
         drop(gated.lock().expect("not poisoned"));
         counting.fetch_add(1, Ordering::SeqCst);
         file.sync_data()
-    });
-    let mut log = bench.open_as(OWNER, sync).expect("opens");
+    }));
+    let mut log = bench.open_as(OWNER, disk).expect("opens");
     let before = tries.load(Ordering::SeqCst);
     let mut waiting = Vec::new();
     {

@@ -7,7 +7,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Fsync times that are remembered: at a thousand a second, the last quarter of a second.
 const TIMES: usize = 256;

@@ -4,14 +4,15 @@
 //! An error of the disk ends the log for good. An fsync that failed is never tried again: the kernel may have
 //! dropped the pages, and a second try would lie.
 
+use super::Written;
 use super::header::{Owner, SEGMENT_HEADER, SegmentHeader};
 use super::queue::{Job, Queue};
 use super::record::{self, Place, Record, record_bytes};
 use super::recover::{Active, Closed};
 use super::segment::{self, Spares};
 use super::times::FsyncTimes;
-use super::{SyncFn, Written};
 use crate::config::{LogId, Rota, Vote};
+use crate::disk::{Disk, Step};
 use openraft::storage::IOFlushed;
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
@@ -29,7 +30,7 @@ pub(crate) struct Writer {
     pub marked: bool,
     pub owner: Owner,
     pub size: u64,
-    pub sync: SyncFn,
+    pub disk: Arc<dyn Disk>,
     pub queue: Arc<Queue>,
     pub spares: Arc<Spares>,
     pub times: Arc<FsyncTimes>,
@@ -70,26 +71,53 @@ impl Writer {
             let taken = self.queue.take();
             let mut waiters = Vec::with_capacity(taken.jobs.len());
             let written = self.write(taken.jobs, taken.committed, &mut waiters);
-            if let Err(error) = &written {
-                tracing::error!(%error, "the log's disk failed, this peer takes no further part");
-                self.queue.fail(error);
-                (self.on_failure)(error);
-            }
-            for waiter in waiters {
-                let result = match &written {
-                    Ok(()) => Ok(()),
-                    Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
-                };
-                match waiter {
-                    Waiter::Append(done) => done.io_completed(result),
-                    // The core may have been shut down meanwhile.
-                    Waiter::Vote(done) => drop(done.send(result)),
-                }
-            }
-            if taken.closed || written.is_err() {
+            if self.tell(&written, waiters) || taken.closed {
                 break;
             }
         }
+    }
+
+    /// The same as a task, for a simulated disk: what was written counts when the disk has taken its time.
+    pub(crate) async fn run_as_task(mut self) {
+        loop {
+            let refused = !self.spares.prepare_in_line();
+            let taken = tokio::select! {
+                biased;
+                taken = self.queue.taken() => taken,
+                () = tokio::time::sleep(segment::PREPARE_RETRY), if refused => continue,
+            };
+            let mut waiters = Vec::with_capacity(taken.jobs.len());
+            let mut written = self.write(taken.jobs, taken.committed, &mut waiters);
+            if let (Ok(()), Some(settled)) = (&written, self.disk.settled()) {
+                self.times.begin();
+                written = settled.await;
+                self.times.end();
+            }
+            if self.tell(&written, waiters) || taken.closed {
+                break;
+            }
+        }
+    }
+
+    /// Tells everybody what came of a write; true if it was the last one.
+    fn tell(&self, written: &io::Result<()>, waiters: Vec<Waiter>) -> bool {
+        if let Err(error) = written {
+            tracing::error!(%error, "the log's disk failed, this peer takes no further part");
+            self.queue.fail(error);
+            (self.on_failure)(error);
+        }
+        for waiter in waiters {
+            let result = match written {
+                Ok(()) => Ok(()),
+                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            };
+            match waiter {
+                Waiter::Append(done) => done.io_completed(result),
+                // The core may have been shut down meanwhile.
+                Waiter::Vote(done) => drop(done.send(result)),
+            }
+        }
+        written.is_err()
     }
 
     fn write(
@@ -139,6 +167,9 @@ impl Writer {
     }
 
     fn put(&mut self, record: Record) -> io::Result<()> {
+        if let Some(step) = step_of(&record) {
+            self.disk.before(step, &self.dir)?;
+        }
         if !self.marked && matches!(record, Record::Vote(_) | Record::Entry(_)) {
             self.mark()?;
         }
@@ -188,7 +219,7 @@ impl Writer {
 
     fn make_durable(&mut self) -> io::Result<()> {
         self.times.begin();
-        (self.sync)(&self.active.file)?;
+        self.disk.sync(&self.active.file)?;
         self.times.end();
         self.written.fsyncs.fetch_add(1, Ordering::Relaxed);
         self.synced = self.active.end;
@@ -206,7 +237,7 @@ impl Writer {
     fn open_next(&mut self) -> io::Result<()> {
         let spare = self.spares.take()?;
         let header = SegmentHeader { sequence: self.active.sequence + 1, owner: self.owner, size: self.size };
-        let file = segment::activate(&self.dir, &spare, header, &self.sync)?;
+        let file = segment::activate(&self.dir, &spare, header, &*self.disk)?;
         let next = Active { file, sequence: header.sequence, end: SEGMENT_HEADER, index_max: None };
         let old = std::mem::replace(&mut self.active, next);
         self.closed.push_back(Closed { sequence: old.sequence, index_max: old.index_max });
@@ -233,21 +264,33 @@ impl Writer {
             }
         }
         if dropped {
-            segment::sync_dir(&self.dir)?;
+            self.disk.sync_dir(&self.dir)?;
         }
         Ok(())
     }
 
     /// Leaves word beside the log's directory that this host has voted, before it first does.
     fn mark(&mut self) -> io::Result<()> {
+        self.disk.before(Step::Mark, &self.marker)?;
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&self.marker)?;
         let text = format!("host {} of cluster {} has voted\n", self.owner.host, self.owner.cluster);
         file.write_all_at(text.as_bytes(), 0)?;
-        file.sync_all()?;
+        self.disk.sync(&file)?;
         if let Some(parent) = self.marker.parent() {
-            segment::sync_dir(parent)?;
+            self.disk.sync_dir(parent)?;
         }
         self.marked = true;
         Ok(())
+    }
+}
+
+/// What the disk calls the writing of a record; a commit index and a seal are of no use by themselves.
+fn step_of(record: &Record) -> Option<Step> {
+    match record {
+        Record::Entry(_) => Some(Step::Append),
+        Record::Vote(_) => Some(Step::Vote),
+        Record::TruncateAfter(_) => Some(Step::Truncate),
+        Record::Purge(_) => Some(Step::Purge),
+        Record::Committed(_) | Record::Seal => None,
     }
 }

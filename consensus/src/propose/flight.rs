@@ -6,6 +6,7 @@ use crate::config::{Payload, Raft, Rota};
 use crate::leadership::Leadership;
 use crate::link::{LinkError, PeerLink};
 use crate::log::store::LogStore;
+use crate::watch;
 use futures_util::future::BoxFuture;
 use openraft::errors::ClientWriteError;
 use openraft::impls::ProgressResponder;
@@ -16,7 +17,6 @@ use rota_protocol::peer::{PeerReply, PeerRequest};
 use rota_protocol::{ErrorCode, PublicError};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Longest that a peer waits for the leader to answer a batch, whatever its callers allow.

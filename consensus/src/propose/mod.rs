@@ -17,6 +17,7 @@ pub(crate) use task::Proposer;
 use crate::leadership::Leadership;
 use crate::machine::Shared;
 use crate::read::no_leader;
+use crate::watch;
 use rota_core::State;
 use rota_protocol::codec;
 use rota_protocol::command::{Outcome, Proposal};
@@ -27,7 +28,7 @@ use rules::{busy, is_leader_bound, is_safe, too_large, unknown};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 /// Room for format, time and count before an entry's proposals.

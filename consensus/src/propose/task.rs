@@ -8,6 +8,7 @@ use crate::leadership::Leadership;
 use crate::link::PeerLink;
 use crate::log::store::LogStore;
 use crate::machine::Shared;
+use crate::watch;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -18,8 +19,8 @@ use rota_protocol::version;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{Semaphore, mpsc, watch};
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
 /// Callers that may wait at one peer; beyond it they are told to come back.
@@ -50,6 +51,7 @@ pub(crate) struct Proposer {
     pub machine: Arc<Shared>,
     pub leadership: watch::Receiver<Leadership>,
     pub failed: watch::Receiver<Option<String>>,
+    pub wall_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
 
 struct Run {
@@ -83,7 +85,7 @@ impl Proposer {
             pause: REST_MIN,
             at_ms: 0,
         };
-        (handle, tokio::spawn(run.run(calls)))
+        (handle, crate::runtime::spawn(run.run(calls)))
     }
 }
 
@@ -209,8 +211,7 @@ impl Run {
 
     /// The bytes of `Entry { format, at_ms, proposals }`, put together from what is encoded already.
     fn entry(&mut self, batch: &[Item]) -> Vec<u8> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.at_ms = self.at_ms.max(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+        self.at_ms = self.at_ms.max((self.with.wall_ms)());
         let count: usize = batch.iter().map(|item| item.count).sum();
         let format = batch.iter().map(|item| item.format).max().unwrap_or(version::FIRST);
         entry_bytes(format, self.at_ms, count, batch.iter().map(|item| &item.bytes[..]))

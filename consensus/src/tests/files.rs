@@ -2,6 +2,7 @@
 
 use super::{Cluster, HostId, PATIENCE};
 use crate::config::{Payload, Tuning};
+use crate::disk::SyncsBy;
 use crate::log::LogError;
 use crate::{AppliedNote, StartError};
 use rota_protocol::ask::Ask;
@@ -9,6 +10,7 @@ use rota_protocol::command::Entry;
 use rota_protocol::job::{Actor, ArraySpec, JobSpec, Role};
 use rota_protocol::{ErrorCode, version};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,12 +53,12 @@ async fn a_failed_fsync_is_reported_and_nothing_is_acknowledged() {
     let failing = fails.clone();
     let tuning = Tuning {
         segment_bytes: 1 << 20,
-        sync: Arc::new(move |file| {
+        disk: Arc::new(SyncsBy(move |file: &File| {
             if failing.load(Ordering::SeqCst) {
                 return Err(io::Error::other("planted"));
             }
             file.sync_data()
-        }),
+        })),
         ..Tuning::default()
     };
     let cluster = Cluster::found_with(tuning).await;

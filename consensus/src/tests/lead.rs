@@ -147,11 +147,11 @@ async fn a_leader_without_a_quorum_refuses_within_its_lease_and_one_call() {
 async fn a_slow_disk_is_seen() {
     let delay_ms = Arc::new(AtomicU64::new(0));
     let slow = Arc::clone(&delay_ms);
-    let sync = Arc::new(move |file: &std::fs::File| {
+    let disk = Arc::new(crate::disk::SyncsBy(move |file: &std::fs::File| {
         std::thread::sleep(Duration::from_millis(slow.load(Ordering::Relaxed)));
         file.sync_data()
-    });
-    let cluster = Cluster::found_with(Tuning { segment_bytes: 1 << 20, sync, ..Tuning::default() }).await;
+    }));
+    let cluster = Cluster::found_with(Tuning { segment_bytes: 1 << 20, disk, ..Tuning::default() }).await;
     let peer = cluster.peer(1);
     let limit = Duration::from_millis(150);
     // What the disk itself did meanwhile is its own affair.

@@ -20,12 +20,12 @@ impl StoreBuilder<Rota, LogStore, Machine, TempDir> for Stores {
             dir: dir.path().join("raft"),
             owner: Owner { cluster: CLUSTER, host: HostId(0) },
             segment_bytes: 64 << 10,
-            sync: log::sync_data(),
+            disk: crate::disk::real(),
             on_failure: Box::new(|error| panic!("{error}")),
         })
         .expect("opens");
         let machine =
-            Machine::open(&dir.path().join("raft"), CLUSTER, rota_protocol::version::NEWEST).expect("opens");
+            Machine::open(&dir.path().join("raft"), CLUSTER, &crate::Tuning::default()).expect("opens");
         Ok((dir, log, machine))
     }
 }

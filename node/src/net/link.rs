@@ -3,12 +3,12 @@
 
 use super::dial::DialError;
 use super::{Inner, LinkError};
+use rota_consensus::watch;
 use rota_protocol::HostId;
 use rota_protocol::peer::PeerRequest;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// First pause after a failed dial; it doubles up to [`super::NetTimings::backoff_max`].
@@ -185,6 +185,7 @@ impl Link {
                 Next::Sleep(until, error) if until >= deadline => return Err(error),
                 Next::Sleep(until, _) => {
                     tokio::select! {
+                        biased;
                         () = sleep_until(until) => {}
                         _ = changed.changed() => {}
                     }

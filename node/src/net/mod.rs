@@ -3,7 +3,7 @@
 //! [`Net`] dials peers and serves peers, joining hosts and API clients; what they ask is the business of a
 //! [`PeerHandler`]. Who a caller is comes from its certificate alone. Nothing here knows raft, jobs or devices.
 //!
-//! Map: `ca`, `identity`, `pem`, `files`, `secret` (who is who, on disk) - `tls`, `transport` (settings) - `addresses`, `link`, `dial`,
+//! Map: `ca`, `identity`, `family`, `pem`, `files`, `secret` (who is who, on disk) - `tls`, `transport` (settings) - `addresses`, `link`, `dial`,
 //! `hail`, `call` (to others) - `server`, `serve`, `authorize` (from others) - `join`, `client`, `api_stream` (those who are
 //! no peers) - `wire` (messages on streams) - `gossip` (membership and status, sans-io, and its driver).
 
@@ -14,6 +14,7 @@ mod ca;
 mod call;
 mod client;
 mod dial;
+mod family;
 mod files;
 pub mod gossip;
 mod hail;
@@ -39,6 +40,7 @@ pub use api_stream::ApiStream;
 pub use authorize::authorize;
 pub use ca::{CaError, Fingerprint, host_name, parse_host_name};
 pub use client::{ConnectError, connect_api};
+pub use family::family;
 pub use files::FileError;
 pub use identity::{Identity, IdentityError, found_as, found_cluster, keep_keys_out_of_dumps};
 pub use join::{JoinError, issue, join, join_request_id};

@@ -98,6 +98,7 @@ async fn request(
             );
             let handled = inner.handler.peer(from, request);
             tokio::select! {
+                biased;
                 reply = handled => reply,
                 () = send.stopped(), if waits => return,
             }
@@ -150,6 +151,7 @@ pub(super) async fn joiner(inner: &Arc<Inner>, connection: &Connection, version:
     {
         // The joiner closes when it has read the answer.
         tokio::select! {
+            biased;
             _ = connection.closed() => {}
             () = sleep(FAREWELL_TIME) => {}
         }

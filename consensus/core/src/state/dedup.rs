@@ -1,4 +1,4 @@
-//! Answers by request id, for 24 hours of log time: a client that lost the answer asks again and nothing happens
+//! Answers by request id, for 24 hours of log time and longer where there are few: a client that lost the answer asks again and nothing happens
 //! twice. Refusals are remembered too.
 
 use super::arrivals::Arrivals;
@@ -13,6 +13,10 @@ use serde::{Deserialize, Serialize};
 /// Most request ids remembered: about 190 a second for a whole day, 1.5 GiB of memory. Beyond it new requests are
 /// refused as busy rather than an old answer forgotten.
 pub(crate) const REQUESTS_MAX: usize = 16_000_000;
+
+/// The newest are kept whatever the clock says: a leader whose wall clock is years ahead must not make everybody forget
+/// what is being asked again at that very moment (fault C1).
+pub(crate) const RECENT_MIN: usize = 16_384;
 
 /// Most entries swept per command: a jump of the clock must not stall one command over millions of entries.
 const SWEEP_MAX: usize = 16;
@@ -74,7 +78,7 @@ impl DedupTable {
 
     /// Forgets a bounded number of those whose time is over. Later calls go on; until then they still answer.
     pub(crate) fn sweep(&mut self, now_ms: u64) {
-        for _ in 0..SWEEP_MAX {
+        for _ in 0..SWEEP_MAX.min(self.map.len().saturating_sub(RECENT_MIN)) {
             match self.queue.first() {
                 Some((at_ms, request)) if now_ms.saturating_sub(at_ms) >= DEDUP_MS => {
                     self.map.remove(&request);

@@ -4,7 +4,7 @@ use crate::lab::{Lab, exit, host_facts, job_spec, launch_failed, user};
 use rota_core::{Faults, State, invariant, view};
 use rota_protocol::api::QueueFilter;
 use rota_protocol::cage::Used;
-use rota_protocol::command::{Command, Entry, LOG_FORMAT, Outcome, Proposal, TokenUse};
+use rota_protocol::command::{Command, Entry, JobChange, LOG_FORMAT, Outcome, Proposal, TokenUse};
 use rota_protocol::job::{Actor, AttemptEnd, JobState, Role};
 use rota_protocol::plan::{Move, Part, Plan, Refusal};
 use rota_protocol::report::{AttemptFact, AttemptReport};
@@ -35,10 +35,14 @@ fn request_ids_deduplicate_for_a_day() {
     // Someone else with the same id learns nothing.
     let stranger = refused(lab.ask(user("other"), RequestId(1), submit("gpus=1")));
     assert_eq!(stranger.code, ErrorCode::Conflict);
-    // After a day the id is free again.
+    // After a day the id is free again, unless it is among the newest: a wall clock that jumps by years is no day.
     lab.now_ms += 24 * 3_600_000 - 1;
     assert_eq!(lab.ask(user("t"), RequestId(1), submit("gpus=1")), first);
-    lab.now_ms += 1;
+    lab.now_ms += 10 * 366 * 24 * 3_600_000;
+    assert_eq!(lab.ask(user("t"), RequestId(1), submit("gpus=1")), first);
+    let hold = Command::Adjust { job: JobId(1), change: JobChange::Hold };
+    let newer = |n: u128| Proposal { request: RequestId(1_000 + n), actor: user("t"), command: hold.clone() };
+    lab.apply((0..16_384).map(newer).collect());
     assert_eq!(lab.ask(user("t"), RequestId(1), submit("gpus=1")), Outcome::Submitted { job: JobId(2) });
     lab.check_copies();
 }
