@@ -2,13 +2,14 @@
 //! disk works on one, the next already crosses the network.
 //!
 //! Each call has a stream of its own, so they may overtake one another. The receiver sets that right by [`Turn`]: what
-//! came too early waits a moment for what is before it. Should that not come, raft itself refuses the gap, and the
-//! sender begins again from where they agree.
+//! came too early waits a moment for what is before it. Should that not come, raft itself refuses the gap. The sender
+//! knows such a refusal by the acknowledgement that came before it, keeps it from raft, which would take it for a log
+//! that went back, and begins again from where they agree.
 
 use crate::config::{LogEntry, LogId, Rota};
 use crate::watch;
 use futures_util::stream::{self, BoxStream, Stream, StreamExt};
-use openraft::errors::RPCError;
+use openraft::errors::{NetworkError, RPCError};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendResult};
 use std::future::Future;
 use std::time::Duration;
@@ -37,10 +38,15 @@ where
         async move { (prev, last, answer.await) }
     });
     let answers = calls.buffered(APPENDS_INFLIGHT_MAX);
-    let results = stream::unfold(Some(Box::pin(answers)), |answers| async move {
-        let mut answers = answers?;
+    let begun: (Option<LogId>, _) = (None, Box::pin(answers));
+    let results = stream::unfold(Some(begun), |under_way| async move {
+        let (acked, mut answers) = under_way?;
         let (prev, last, answer) = answers.next().await?;
         Some(match answer {
+            Ok(AppendEntriesResponse::Conflict) if prev.is_some() && prev <= acked => {
+                let why = NetworkError::from_string("entries overtook those before them");
+                (Err(RPCError::Network(why)), None)
+            }
             Ok(answer) => {
                 let whole = match &answer {
                     AppendEntriesResponse::PartialSuccess(upto) => *upto == last,
@@ -48,7 +54,7 @@ where
                 };
                 let result = answer.into_stream_result(prev, last);
                 let goes_on = whole && result.is_ok();
-                (Ok(result), goes_on.then_some(answers))
+                (Ok(result), goes_on.then_some((last.max(acked), answers)))
             }
             Err(error) => (Err(error), None),
         })
@@ -128,10 +134,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_stream_ends_at_what_was_not_taken_whole() {
-        let answers = [
-            (AppendEntriesResponse::Conflict, Ok(Err(StreamAppendError::Conflict(log_id(1, 1))))),
-            (AppendEntriesResponse::PartialSuccess(Some(log_id(1, 1))), Ok(Ok(Some(log_id(1, 1))))),
-        ];
+        let answers =
+            [(AppendEntriesResponse::PartialSuccess(Some(log_id(1, 1))), Ok(Ok(Some(log_id(1, 1)))))];
         for (answer, want) in answers {
             let call = |request: AppendEntriesRequest<Rota>| {
                 let second = request.entries[0].log_id.index == 2;
@@ -142,6 +146,22 @@ mod tests {
             assert_eq!(results.len(), 2);
             assert_eq!(format!("{:?}", results[1]), format!("{want:?}", want = want as Answered));
         }
+    }
+
+    /// Faults N5, N7: a refusal of what overtook others comes behind the acknowledgement of those. It is no conflict.
+    #[tokio::test]
+    async fn a_refusal_of_what_was_acknowledged_is_kept_from_raft() {
+        let call = |request: AppendEntriesRequest<Rota>| async move {
+            let third = request.entries[0].log_id.index == 3;
+            Ok(if third { AppendEntriesResponse::Conflict } else { AppendEntriesResponse::Success })
+        };
+        let results: Vec<_> = stream(stream::iter((1..=9).map(request)), call).collect().await;
+        assert_eq!(results.len(), 3);
+        assert!(matches!(results[2], Err(RPCError::Network(_))), "{:?}", results[2]);
+        // The first of a stream may well conflict: that is how the two find out where they agree.
+        let call = |_: AppendEntriesRequest<Rota>| async { Ok(AppendEntriesResponse::Conflict) };
+        let results: Vec<_> = stream(stream::iter((3..=4).map(request)), call).collect().await;
+        assert!(matches!(results[..], [Ok(Err(StreamAppendError::Conflict(_)))]), "{results:?}");
     }
 
     #[tokio::test(start_paused = true)]

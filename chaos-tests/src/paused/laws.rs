@@ -68,8 +68,8 @@ impl Laws {
     pub(super) fn look(&self, host: HostId, peer: &Consensus) {
         let now = peer.inspect();
         let mut inner = self.lock();
-        if let Some(why) = peer.failed().borrow().as_ref().filter(|why| why.contains("panic")) {
-            inner.breaks(format!("I21: host {host}: {why}"));
+        if let Some(why) = peer.failed().borrow().as_ref().filter(|why| why.contains("core has ended")) {
+            inner.breaks(format!("I21: host {host}: {why}, it panicked"));
         }
         inner.order(host, &now);
         if now.leads && now.vote.2 {
