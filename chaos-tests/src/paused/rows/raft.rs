@@ -5,7 +5,7 @@ use super::super::lab::{Failure, Lab};
 use super::super::linear::{Ask, Got};
 use super::Attempt;
 use super::net::at_work;
-use rota_protocol::command::{Command, LOG_FORMAT, Outcome, Proposal};
+use rota_protocol::command::{Command, Outcome, Proposal};
 use rota_protocol::job::Actor;
 use rota_protocol::limits::ENTRY_BYTES_MAX;
 use rota_protocol::{ErrorCode, RequestId};
@@ -29,7 +29,8 @@ pub(super) async fn unknown_command(attempt: &mut Attempt) -> Result<(), Failure
     lab.settled(PATIENCE).await?;
     let door = lab.door(leader)?;
     let before = door.peer.fingerprint();
-    let newer = rota_protocol::codec::encode(&(LOG_FORMAT + 1, 1_u64, 0_u64)).unwrap_or_default();
+    let newer =
+        rota_protocol::codec::encode(&(rota_protocol::version::NEWEST + 1, 1_u64, 0_u64)).unwrap_or_default();
     door.chance.scope(door.peer.write_raw(newer)).await;
     for host in lab.ids() {
         let door = lab.door(host)?;

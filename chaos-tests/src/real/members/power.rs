@@ -47,8 +47,11 @@ pub(super) async fn other_addresses(bench: &Bench) -> Result<Row, LabError> {
             // The documented word, at each host that is to find another.
             for at in [0, 2] {
                 let socket = lab.peers[at].socket();
-                rota_node::lab::wait_for("a socket", super::PATIENCE, async || socket.exists().then_some(()))
-                    .await?;
+                // The file of the killed agent's socket is still there: only one that answers is the new one's.
+                rota_node::lab::wait_for("a socket", super::PATIENCE, async || {
+                    std::os::unix::net::UnixStream::connect(&socket).ok().map(drop)
+                })
+                .await?;
                 let args = ["cluster", "address", "2", &known];
                 let said = crate::real::said(&mut bench.rota(&lab, at, &args)).await?;
                 if said.status != 0 {
