@@ -145,13 +145,16 @@ fn the_example_settings_are_toml_and_name_each_key_once() {
     let example = text("rota.toml");
     let parsed: toml::Table = example.parse().expect("valid as it stands");
     assert_eq!(parsed["http_listen"].as_str(), Some("127.0.0.1:7421"), "loopback unless told otherwise");
-    let mut names = BTreeSet::new();
+    let (mut names, mut table) = (BTreeSet::new(), String::new());
     let uncommented: String = example
         .lines()
         .map(|line| {
             let line = line.strip_prefix("# ").filter(|rest| is_setting(rest)).unwrap_or(line);
+            if line.starts_with('[') {
+                table = line.to_owned();
+            }
             if let Some((key, _)) = line.split_once(" = ") {
-                assert!(names.insert(key.to_owned()), "{key} stands there twice");
+                assert!(names.insert(format!("{table}{key}")), "{key} stands twice in {table}");
             }
             format!("{line}\n")
         })

@@ -3,6 +3,8 @@
 //! What this is not: it decides nothing and reads no clock. An entry that this build cannot read ends the peer; it is
 //! never skipped, because the replicas would part.
 
+mod builder;
+
 use crate::changes::{FeedFault, Ring};
 use crate::config::{
     EntryPayload, Faults, LogEntry, LogId, Membership, Reply, Rota, SnapshotMeta, StoredMembership, Tuning,
@@ -11,10 +13,11 @@ use crate::disk::{Disk, Step};
 use crate::runtime::{Runtime, blocking};
 use crate::snapshot_file::{self, SnapshotFault, SnapshotFile};
 use crate::watch;
+use builder::Builder;
 use futures_util::{Stream, StreamExt};
 use openraft::AsyncRuntime;
 use openraft::OptionalSend;
-use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot};
+use openraft::storage::{EntryResponder, RaftStateMachine, Snapshot};
 use rota_core::{Event, State};
 use rota_protocol::change::{Changes, StateChange};
 use rota_protocol::command::{Command, Entry, Proposal};
@@ -25,7 +28,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
 use tokio::sync::broadcast;
 
 /// Notes that a slow reader of events may fall behind before it must look at the state itself.
@@ -383,54 +385,4 @@ impl RaftStateMachine<Rota> for Machine {
         let current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(current.as_ref().map(|(meta, file)| Snapshot { meta: meta.clone(), snapshot: file.clone() }))
     }
-}
-
-/// Pause before a snapshot that found no room is tried again.
-const FULL_PAUSE: Duration = Duration::from_secs(1);
-
-/// Writes one moment of the state as a snapshot, beside the apply path.
-pub(crate) struct Builder {
-    shared: Arc<Shared>,
-    replica: Replica,
-}
-
-impl RaftSnapshotBuilder<Rota> for Builder {
-    type SnapshotData = SnapshotFile;
-
-    async fn build_snapshot(&mut self) -> Result<openraft::alias::SnapshotOf<Rota, SnapshotFile>, io::Error> {
-        loop {
-            let replica = self.replica.clone();
-            let build = move |shared: &Shared| {
-                let begun = Instant::now();
-                let meta = SnapshotMeta { last_log_id: replica.last, last_membership: replica.membership };
-                let bytes = snapshot_file::to_bytes(shared.cluster, &meta, &replica.state)?;
-                let path = shared.dir.join("snapshot-new.tmp");
-                if let Err(error) = snapshot_file::write_durable(&path, &bytes, &*shared.disk) {
-                    // A part of it would only keep the room from whoever needs it more.
-                    let _ = std::fs::remove_file(&path);
-                    return Err(error.into());
-                }
-                shared.adopt(meta, &path)?;
-                let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-                shared.built_ms.store(took_ms, Ordering::Relaxed);
-                let current = shared.current.lock().unwrap_or_else(PoisonError::into_inner);
-                let (meta, snapshot) =
-                    current.clone().ok_or_else(|| SnapshotFault::Damaged("it vanished".into()))?;
-                Ok(Snapshot { meta, snapshot })
-            };
-            match self.shared.clone().on_disk(build).await {
-                // An error would end the peer, but a full disk passes: until then the log is not cut, and refuses
-                // entries when it too has no room.
-                Err(error) if is_full(&error) => {
-                    tracing::error!(%error, "no room for a snapshot; it is tried again");
-                    tokio::time::sleep(FULL_PAUSE).await;
-                }
-                built => return built,
-            }
-        }
-    }
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

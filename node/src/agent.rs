@@ -118,11 +118,7 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     let life = config.certificates.life().map_err(|e| ConfigError::Rule(e.to_string()))?;
     let (identity, renewed) = Identity::load_or_renew(&config.data_dir, life)?;
     if renewed {
-        tracing::warn!(
-            now = stamp(i64::try_from(clock::wall_ms() / 1_000).unwrap_or(0)),
-            "the certificate had run out by this host's clock, and was renewed with the host's own key; if other hosts \
-             refuse it, check that clock"
-        );
+        tell_renewed();
     }
     let identity = Arc::new(identity);
     let boot = boot_id().unwrap_or_default();
@@ -131,16 +127,7 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     let life = life::next(&config.data_dir, &identity)?;
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let handler = Arc::new(Handler::new(PeerLife { life, machine, addr: config.advertised() }));
-    let net_config = NetConfig {
-        timings: NetTimings {
-            idle: Duration::from_millis(config.profile.idle_timeout_ms()),
-            ..NetTimings::default()
-        },
-        newest: config.reads(),
-        anybody: config.peers.clone(),
-        ..NetConfig::new(Arc::clone(&identity), config.listen)
-    };
-    let net = Net::start(net_config, Arc::clone(&handler) as Arc<_>).await?;
+    let net = Net::start(net_config(&config, &identity), Arc::clone(&handler) as Arc<_>).await?;
     let consensus_config = ConsensusConfig {
         host: identity.host,
         cluster: identity.cluster,
@@ -181,6 +168,24 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
         tokio::spawn(serve_http(listener, http_state(&node, meters)?));
     }
     Ok(Running { node, root, _lock: lock })
+}
+
+fn tell_renewed() {
+    tracing::warn!(
+        now = stamp(i64::try_from(clock::wall_ms() / 1_000).unwrap_or(0)),
+        "the certificate had run out by this host's clock, and was renewed with the host's own key; if other hosts refuse \
+         it, check that clock"
+    );
+}
+
+fn net_config(config: &AgentConfig, identity: &Arc<Identity>) -> NetConfig {
+    let idle = Duration::from_millis(config.profile.idle_timeout_ms());
+    NetConfig {
+        timings: NetTimings { idle, ..NetTimings::default() },
+        newest: config.reads(),
+        anybody: config.peers.clone(),
+        ..NetConfig::new(Arc::clone(identity), config.listen)
+    }
 }
 
 /// The times that this host's disk bears, unless they are written in the settings.

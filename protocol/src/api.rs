@@ -6,9 +6,10 @@
 use crate::change::Changes;
 use crate::command::{JobChange, TokenUse};
 use crate::error::PublicError;
+pub use crate::filter::QueueFilter;
 use crate::health::Tending;
 use crate::ids::{HostId, JobId, RequestId, Token};
-use crate::job::{Actor, JobSpec, JobState};
+use crate::job::{Actor, JobSpec};
 use crate::lead::LeadMoved;
 use crate::members::{MembersAnswer, MembersAsk};
 pub use crate::output::LogChunk;
@@ -62,21 +63,6 @@ pub enum OutputStream {
     Stdout,
     /// Standard error.
     Stderr,
-}
-
-/// Which jobs to list.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct QueueFilter {
-    /// Only those of this user.
-    pub user: Option<String>,
-    /// Only those in these states; empty for all that are not terminal.
-    pub states: Vec<JobState>,
-    /// Also those that reached a terminal state.
-    pub all: bool,
-    /// Only jobs with a larger number (the next page).
-    pub after: Option<JobId>,
-    /// At most this many; the server caps it.
-    pub limit: Option<u32>,
 }
 
 /// What can be asked.

@@ -22,6 +22,7 @@ pub mod container;
 pub mod device;
 mod device_detail;
 pub mod error;
+mod filter;
 pub mod frame;
 pub mod gossip;
 pub mod health;

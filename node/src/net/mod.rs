@@ -22,6 +22,7 @@ mod identity;
 mod join;
 mod link;
 mod live;
+mod names;
 mod pem;
 mod renewal;
 mod secret;
