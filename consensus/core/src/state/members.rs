@@ -56,6 +56,7 @@ impl State {
         state.meta.clock_ms = state.meta.clock_ms.max(rebirth.at_ms);
         state.members.epoch += 1;
         state.tokens.drop_joins();
+        state.trust.begin_anew();
         let at_ms = state.meta.clock_ms;
         let removal = Removal { at_ms, by: "recovery".into(), reason: rebirth.reason.clone() };
         let others: Vec<HostId> =

@@ -145,6 +145,14 @@ impl TrustTable {
         })
     }
 
+    /// The cluster begins anew: it has another authority, and its first host another key. Both are told again.
+    pub(crate) fn begin_anew(&mut self) {
+        self.authorities.clear();
+        self.stage = CaStage::Settled;
+        self.took.clear();
+        self.keys.clear();
+    }
+
     /// Adds a line to the audit log.
     pub(crate) fn note(&mut self, mut row: AuditRow) {
         if self.version < 3 {
@@ -188,7 +196,7 @@ impl State {
         let table = &self.trust;
         let counts = |id: &HostId| !table.revoked.contains_key(id) && !table.took.contains(id);
         self.hosts()
-            .filter(|host| host.life != HostLife::Joining)
+            .filter(|host| host.life != HostLife::Joining && host.belonging.removed.is_none())
             .map(|host| host.id)
             .filter(counts)
             .collect()
@@ -198,7 +206,8 @@ impl State {
     #[must_use]
     pub fn behind_in_version(&self, wanted: u16) -> Vec<HostId> {
         self.hosts()
-            .filter(|host| host.life != HostLife::Joining && self.trust.revoked(host.id).is_none())
+            .filter(|host| host.life != HostLife::Joining && host.belonging.removed.is_none())
+            .filter(|host| self.trust.revoked(host.id).is_none())
             .filter(|host| host.facts.notes.reads.max(version::FIRST) < wanted)
             .map(|host| host.id)
             .collect()

@@ -7,6 +7,8 @@ use rota_core::state::host::HostLife;
 use rota_core::state::members::Rebirth;
 use rota_protocol::command::{Command, Outcome};
 use rota_protocol::members::{DataLife, MemberChange, NOTES_MAX};
+use rota_protocol::trust::TrustChange;
+use rota_protocol::version::NEWEST;
 use rota_protocol::view::HostState;
 use rota_protocol::{ClusterId, ErrorCode, HostId, PublicError, RequestId};
 
@@ -103,6 +105,10 @@ fn a_new_epoch_keeps_all_jobs_and_one_host() {
     let mut lab = two_hosts();
     let job = lab.submit("gpus=1 cpus=1 retries=3");
     lab.round();
+    lab.system(Command::RaiseVersion { to: NEWEST });
+    let offer = TrustChange::OfferCa { certificate_pem: "pem".into(), ca: [7; 32], ends_ms: u64::MAX };
+    lab.system(Command::Trust { change: offer });
+    lab.system(Command::Trust { change: TrustChange::Key { host: HostId(2), key: [8; 32] } });
     let token = lab.token(job);
     lab.start(token);
     let held_by = lab.state.attempt(token).expect("it lives").host;
@@ -121,6 +127,8 @@ fn a_new_epoch_keeps_all_jobs_and_one_host() {
     // The old host's lease still counts: its task may be running.
     assert!(state.host(held_by).is_some_and(|host| host.life == HostLife::Up));
     assert!(state.attempt(token).is_some());
+    // Its authority is another one, and so are its keys.
+    assert!(state.trust().authorities().is_empty() && state.trust().keys().next().is_none());
     let own = Rebirth { survivor: Some(held_by), founder: None, ..rebirth };
     let (state, host) = lab.state.reborn(&own);
     assert_eq!(host, held_by);
