@@ -50,8 +50,9 @@ struct Inner {
     pending: Vec<(u64, Vec<u8>)>,
     /// The next sync belongs to a segment that is being opened: the writer waits for it.
     opening: bool,
-    /// The last record was a vote.
+    /// Since the last sync there came a vote, and something else.
     voting: bool,
+    writing: bool,
     dead: bool,
     met: BTreeMap<Step, u64>,
     pub(super) syncs: u64,
@@ -78,6 +79,7 @@ impl FaultDisk {
             pending: Vec::new(),
             opening: true,
             voting: false,
+            writing: false,
             dead: false,
             met: BTreeMap::new(),
             syncs: 0,
@@ -207,7 +209,9 @@ impl Disk for FaultDisk {
             return Err(off());
         }
         *inner.met.entry(step).or_default() += 1;
-        inner.voting = step == Step::Vote;
+        inner.voting |= step == Step::Vote;
+        inner.writing |=
+            matches!(step, Step::Append | Step::Truncate | Step::Purge | Step::Activate | Step::Mark);
         match step {
             Step::Activate => {
                 // The writer had waited for its earlier syncs before it opens the next segment.
@@ -252,7 +256,9 @@ impl Disk for FaultDisk {
         if std::mem::take(&mut inner.ills.sync_fails) {
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
         }
-        if inner.ills.forgets_votes && inner.voting {
+        let (voting, writing) = (inner.voting, inner.writing);
+        (inner.voting, inner.writing) = (false, false);
+        if inner.ills.forgets_votes && voting && !writing {
             return Ok(());
         }
         let meta = file.metadata()?;

@@ -23,6 +23,8 @@ struct Inner {
     votes: BTreeMap<(HostId, u64), HostId>,
     /// The newest term in which a host gave its vote.
     promised: BTreeMap<HostId, u64>,
+    /// Who gave the newest vote.
+    newest: Option<HostId>,
     /// Checksums of entries by term and index.
     entries: BTreeMap<Mark, u32>,
     /// Terms and checksums of committed entries, by index.
@@ -49,8 +51,15 @@ impl Laws {
         if first != candidate {
             inner.breaks(format!("I9: host {host} voted for {first} and for {candidate} in term {term}"));
         }
+        inner.newest = Some(host);
         let promised = inner.promised.entry(host).or_default();
         *promised = term.max(*promised);
+    }
+
+    /// Votes that were given so far, and who gave the newest one.
+    pub(super) fn votes(&self) -> (usize, Option<HostId>) {
+        let inner = self.lock();
+        (inner.votes.len(), inner.newest)
     }
 
     /// A host lives again.

@@ -128,6 +128,9 @@ async fn weather_it(lab: &mut Lab, run: &mut Run, rng: &mut Rng) -> Result<(), F
         lab.load(9);
     }
     lab.load(3);
+    if lab.ground.plant == Some(Plant::VoteNotSynced) {
+        voters_off(lab).await?;
+    }
     let faults = rng.range(4, 7);
     for _ in 0..faults {
         tokio::time::sleep(Duration::from_millis(rng.range(100, 900))).await;
@@ -145,6 +148,22 @@ async fn weather_it(lab: &mut Lab, run: &mut Run, rng: &mut Rng) -> Result<(), F
     let left = deadline.saturating_duration_since(tokio::time::Instant::now());
     lab.settled(left.max(Duration::from_secs(1))).await.map_err(|failure| format!("I20: {failure}"))?;
     super::verdict::final_states(lab).await
+}
+
+/// A leader goes off, and whoever gives its vote to another goes off the moment it has: few storms have that.
+async fn voters_off(lab: &mut Lab) -> Result<(), Failure> {
+    let patience = Duration::from_secs(5);
+    let leader = lab.leader(patience).await?;
+    let before = lab.ground.laws.votes().0;
+    lab.crash(leader)?;
+    let laws = lab.ground.laws.clone();
+    let given = || Some(laws.votes()).filter(|(count, _)| *count > before).and_then(|(_, voter)| voter);
+    let voter = lab.until(patience, "vote", given).await?;
+    lab.crash(voter)?;
+    for host in [leader, voter] {
+        lab.start(host).await.map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 /// A fresh submission, tried at anybody until it is accepted.
