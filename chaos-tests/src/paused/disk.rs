@@ -213,11 +213,11 @@ impl Disk for FaultDisk {
         inner.writing |=
             matches!(step, Step::Append | Step::Truncate | Step::Purge | Step::Activate | Step::Mark);
         match step {
-            Step::Activate => {
-                // The writer had waited for its earlier syncs before it opens the next segment.
+            Step::Activate | Step::Recycle => {
+                // A writer has waited for its earlier syncs before it opens the next segment or gives one up.
                 let settled = std::mem::take(&mut inner.pending);
                 inner.durable.extend(settled);
-                inner.opening = true;
+                inner.opening = step == Step::Activate;
             }
             Step::Vote | Step::Append | Step::Truncate | Step::Purge => inner.opening = false,
             _ => {}
