@@ -360,47 +360,9 @@ fn be_spared() -> std::io::Result<()> {
     Ok(())
 }
 
-/// How often, and how far apart, the lock of a data directory is tried. What an agent that died has left behind (its
-/// fork server, its shims) takes it for an instant to see whether another has come; a hundred shims leave few gaps, and
-/// 0.9 s is what a second agent may take to say that it is one (fault P11).
-const LOCK_TRIES: u32 = 180;
-const LOCK_PAUSE: Duration = Duration::from_millis(5);
-
 /// One data directory serves one agent: the lock goes with the process, however it ends.
 pub(crate) fn lock(data_dir: &Path) -> Result<File, AgentError> {
     std::fs::create_dir_all(data_dir).map_err(io(format!("cannot make {}", data_dir.display())))?;
-    let path = data_dir.join("lock");
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(io(format!("cannot open {}", path.display())))?;
-    for _ in 0..LOCK_TRIES {
-        if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return Ok(file);
-        }
-        std::thread::sleep(LOCK_PAUSE);
-    }
-    Err(AgentError::Locked(data_dir.display().to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Shims and fork servers of an agent that died look whether another has come, by taking its lock for a moment.
-    #[test]
-    fn a_lock_that_is_held_for_a_moment_is_waited_for_and_one_that_stays_is_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let held = lock(dir.path()).expect("nobody has it");
-        assert!(matches!(lock(dir.path()), Err(AgentError::Locked(_))));
-        let (sender, receiver) = std::sync::mpsc::channel();
-        std::thread::scope(|scope| {
-            scope.spawn(|| sender.send(lock(dir.path())));
-            std::thread::sleep(LOCK_PAUSE);
-            drop(held);
-        });
-        receiver.recv().expect("an answer").expect("it was let go in time");
-    }
+    let taken = crate::io::lock::take(data_dir).map_err(io(format!("cannot lock {}", data_dir.display())))?;
+    taken.ok_or_else(|| AgentError::Locked(data_dir.display().to_string()))
 }

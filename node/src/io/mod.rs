@@ -4,6 +4,7 @@ pub mod clock;
 pub mod durable;
 pub mod ffi;
 pub mod kmsg;
+pub mod lock;
 pub mod proc;
 pub mod tell;
 pub mod usage;

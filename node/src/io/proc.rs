@@ -87,6 +87,30 @@ pub fn awaits(pid: i32, signal: u8) -> bool {
     masks.fold(0, std::ops::BitOr::bitor) & bit != 0
 }
 
+/// The process that began at `start_ticks` is there and will stay: it is neither a zombie, nor being taken apart by the
+/// kernel, nor has it a kill before it. What cannot be read goes on no more.
+#[must_use]
+pub fn goes_on(pid: i32, start_ticks: u64) -> bool {
+    /// The kernel's flag for a process that is being taken apart, in field 9.
+    const EXITING: u64 = 0x4;
+    const KILL: u64 = 1 << 8;
+    let Ok(text) = fs::read(format!("/proc/{pid}/stat")) else { return false };
+    let Some(found) = parse_stat(&text) else { return false };
+    let after = text.iter().rposition(|b| *b == b')').map_or(0, |at| at + 1);
+    let flags =
+        std::str::from_utf8(&text[after..]).ok().and_then(|rest| rest.split_ascii_whitespace().nth(6));
+    let exiting = flags.and_then(|word| word.parse::<u64>().ok()).is_none_or(|flags| flags & EXITING != 0);
+    if exiting || found.start_ticks != start_ticks || matches!(found.state, b'Z' | b'X') {
+        return false;
+    }
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status.lines().filter_map(|line| {
+        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    });
+    pending.fold(0, std::ops::BitOr::bitor) & KILL == 0
+}
+
 /// Every process id of this pid namespace.
 ///
 /// # Errors
