@@ -11,8 +11,8 @@ use rota_node::lab::{Lab, LabError, new_request, wait_for};
 use rota_node::lab_work::{Stubborn, shell_job, true_job, with_gpus};
 use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::ids::JobId;
-use rota_protocol::job::{AttemptEnd, JobState};
-use rota_protocol::view::JobView;
+use rota_protocol::job::{AttemptEnd, AttemptState, JobState};
+use rota_protocol::view::{AttemptRow, JobView};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -193,7 +193,9 @@ pub(super) async fn preemptors_cancelled(bench: &Bench) -> Result<Row, LabError>
         let mut victim = with_gpus(shell_job("victim", script), 4);
         (victim.priority, victim.retries) = (10, 1);
         let victim = client.submit(victim).await?;
-        let runs = |view: &JobView| view.attempts.iter().any(|a| a.end.is_none() && a.pid.is_some());
+        // What is being ended is no run any more.
+        let goes_on = |a: &AttemptRow| a.pid.is_some() && a.state == Some(AttemptState::Running);
+        let runs = |view: &JobView| view.attempts.iter().any(|a| a.end.is_none() && goes_on(a));
         let before = until(&mut client, victim, "a run", runs).await?;
         let known = before.attempts.len() + before.attempts_forgotten as usize;
         let mut spec = with_gpus(shell_job("first", "sleep 9999"), 4);

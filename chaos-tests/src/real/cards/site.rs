@@ -77,7 +77,10 @@ impl Site {
         let dir = Self::folder(bench, name)?;
         let built = library(bench).map_err(std::io::Error::other).map_err(io("the scripted driver"))?;
         let driver = Driver::of(built, &dir, cards).map_err(io("the scripted driver"))?;
-        let kernel = Kmsg::open(&dir.join("kmsg")).map_err(io("the kernel's log"))?;
+        // A log of an earlier round would tell this one's cards of faults that they never had.
+        let log = dir.join("kmsg");
+        let _ = std::fs::remove_file(&log);
+        let kernel = Kmsg::open(&log).map_err(io("the kernel's log"))?;
         let config = format!(
             "nvml_library = {:?}\n[devices]\nkmsg_path = {:?}\nprobation = {:?}\nreset_command = []\n[sharing]\n{}\n",
             driver.library(),

@@ -27,5 +27,6 @@ mod speeds;
 mod trust;
 mod turns;
 mod unified;
+mod vain;
 mod views;
 mod waits;
