@@ -94,6 +94,21 @@ fn t11_reboot_with_tasks() {
 }
 
 #[test]
+fn r012_no_card_unasked() {
+    row("R012", 1);
+}
+
+#[test]
+fn r049_out_of_memory_told() {
+    row("R049", 1);
+}
+
+#[test]
+fn r050_a_hog_beside_others() {
+    row("R050", 1);
+}
+
+#[test]
 fn r047_warned_and_queued_again() {
     row("R047", 1);
 }

@@ -261,6 +261,7 @@ fn connects() {
     std::os::unix::net::UnixStream::connect(socket).unwrap();
 }
 
+/// R012.
 #[tokio::test]
 async fn without_a_grant_no_card_opens_by_any_of_the_ways_to_hold_them_back() {
     use Means::{DevicesGroup, DevicesProgram, Freezer, Unified};
@@ -317,6 +318,7 @@ async fn a_cage_that_leaks_starts_nothing_and_says_what_leaks() {
     assert!(lab.host.groups_of(Token(1)).paths().next().is_none(), "its groups are left");
 }
 
+/// R049.
 #[tokio::test]
 async fn out_of_memory_is_told_by_the_kernels_count() {
     let site = Site::new();
@@ -357,6 +359,7 @@ async fn out_of_memory_is_told_by_the_kernels_count() {
     assert!((10..200).contains(&record.used.peak_mib), "{:?}", record.used);
 }
 
+/// R050.
 #[tokio::test]
 async fn a_hog_without_an_ask_is_held_by_the_hosts_reserve_and_its_neighbour_lives() {
     let site = Site::new();

@@ -3,7 +3,8 @@
 
 use super::row::Row;
 use super::{
-    Bench, again, agent_death, booted, cards, ends, hooks, inside, reboot, sessions, starved, unkillable,
+    Bench, again, agent_death, booted, cards, ends, hooks, inside, memory, reboot, sessions, starved,
+    unkillable,
 };
 use rota_node::lab::{LabError, violations};
 use std::future::Future;
@@ -20,7 +21,7 @@ async fn scenario(bench: &Bench, name: &str, what: &str) -> Result<Row, LabError
 }
 
 /// All rows, in the order of the table.
-pub const ROWS: [(&str, Try); 34] = [
+pub const ROWS: [(&str, Try); 37] = [
     ("P6", |bench| Box::pin(agent_death::adopted(bench))),
     ("P7", |bench| Box::pin(agent_death::orphaned(bench))),
     ("P10", |bench| Box::pin(starved::of_everything(bench))),
@@ -70,7 +71,10 @@ pub const ROWS: [(&str, Try); 34] = [
     ("G14", |bench| Box::pin(cards::shunned(bench))),
     ("G15", |bench| Box::pin(cards::with_library(bench, "G15", cards::values(bench)))),
     ("S24", |bench| Box::pin(inside::nothing_of_the_node(bench))),
+    ("R012", |bench| Box::pin(memory::no_card_unasked(bench))),
     ("R047", |bench| Box::pin(again::warned_and_queued_again(bench))),
+    ("R049", |bench| Box::pin(memory::out_of_memory_told(bench))),
+    ("R050", |bench| Box::pin(memory::hog_beside_others(bench))),
     ("R063", |bench| Box::pin(again::array_goes_on(bench))),
     ("R097", |bench| Box::pin(sessions::same_everywhere(bench))),
 ];

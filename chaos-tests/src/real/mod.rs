@@ -26,6 +26,7 @@ pub mod lead;
 mod load;
 pub mod lost_answer;
 pub mod members;
+mod memory;
 mod mounts;
 pub mod noise;
 pub mod output;

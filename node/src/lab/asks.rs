@@ -1,6 +1,7 @@
 //! What a lab's cluster says of itself: leader, hosts, hashes. Not here: starting and ending its processes.
 
-use super::{Lab, LabError, wait_for};
+use super::{Lab, LabError, Peer, wait_for};
+use crate::io::proc;
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::HostId;
@@ -29,21 +30,43 @@ impl Lab {
     /// Waits until `count` hosts take work and as many of them vote as should.
     ///
     /// # Errors
-    /// Not within 30 s.
+    /// Not within 30 s; it is told what each host was like then.
     pub async fn until_up(&self, count: usize) -> Result<(), LabError> {
         let voters_wanted = match count {
             0..=2 => 1,
             3..=4 => 3,
             _ => 5,
         };
-        wait_for(&format!("{count} hosts up"), Duration::from_secs(30), async || {
-            let hosts = self.hosts().await.ok()?;
+        let mut last = String::new();
+        let what = format!("{count} hosts up");
+        let up = wait_for(&what, Duration::from_secs(30), async || {
+            let hosts = self.hosts().await.inspect_err(|error| last = error.to_string()).ok()?;
             let up = hosts.iter().filter(|host| host.state == HostState::Up).count();
-            let view = self.cluster().await.ok()?;
+            let view = self.cluster().await.inspect_err(|error| last = error.to_string()).ok()?;
             let voters = view.peers.iter().filter(|peer| peer.role != "learner").count();
+            let states: Vec<_> = hosts.iter().map(|host| format!("{} {:?}", host.name, host.state)).collect();
+            last = format!("{}, {voters} vote", states.join(", "));
             (up >= count && voters >= voters_wanted && view.leader.is_some()).then_some(())
-        })
-        .await
+        });
+        match up.await {
+            Err(LabError::Late(what, ms)) => {
+                Err(LabError::Late(format!("{what} ({last}{})", self.gone()), ms))
+            }
+            up => up,
+        }
+    }
+
+    /// The agents that ended although nobody asked them to, with their last words.
+    fn gone(&self) -> String {
+        let ended = |peer: &&Peer| {
+            let stat = peer.pid().and_then(|pid| proc::stat(pid.cast_signed()).ok());
+            peer.child.is_some() && stat.is_none_or(|stat| stat.state == b'Z')
+        };
+        let words = |peer: &Peer| {
+            let log = std::fs::read_to_string(peer.dir.join("agent.log")).unwrap_or_default();
+            format!("; {} has ended: {}", peer.name, log.lines().last().unwrap_or_default())
+        };
+        self.peers.iter().filter(ended).map(words).collect()
     }
 
     /// The cluster as the first peer that answers sees it, confirmed by a quorum.
