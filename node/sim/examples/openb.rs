@@ -15,6 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         online: false,
         reference: false,
         tune_percent: 130,
+        draws: 1,
     };
     let mut json = false;
     let mut args = std::env::args().skip(1);
@@ -26,6 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "--policy" => config.policy = value()?.parse()?,
             "--seeds" => config.seeds = seeds(&value()?)?,
             "--online" => config.online = true,
+            "--draws" => config.draws = value()?.parse()?,
             "--reference" => config.reference = true,
             "--json" => json = true,
             _ => return Err(format!("unknown argument {arg}").into()),

@@ -1,8 +1,7 @@
 //! What places the arrivals. `Compact` scores fills and nothing else: the fast reference for the production planner,
 //! with which it shares the score. No departures, no queue.
 
-use crate::rng::Rng;
-use rota_core::hash::mix;
+use super::lagged::Lagged;
 use rota_core::placement::score::{self, Demand, Fill, Policy, Scored, Shape, Standing};
 
 use super::trace::Node;
@@ -38,8 +37,8 @@ pub struct Compact {
     /// Hosts that changed, oldest first, since the last change of the demand.
     changed: Vec<u32>,
     known: Vec<Known>,
-    seed: u64,
-    decisions: u64,
+    /// What is left to chance.
+    lots: Lagged,
 }
 
 #[derive(Debug, Clone)]
@@ -61,32 +60,41 @@ struct Known {
     until: Option<usize>,
 }
 
+/// Draws that the published scheduler makes between the arrivals and the prefixes: one for each kind of object that it
+/// watches.
+const WATCHERS: usize = 10;
+
 /// The score of a host without room.
 const NO_ROOM: i64 = i64::MIN;
 
 impl Compact {
-    /// An empty cluster. The published policies break ties by names with a random four-digit prefix, drawn once; our
-    /// own by the order of the node list.
+    /// An empty cluster. The published policies break ties by names with a random four-digit prefix, drawn once after
+    /// the arrivals; our own, which knows no chance, by the order of the node list.
     #[must_use]
-    pub fn new(policy: Policy, nodes: &[Node], shapes: &[Shape], demand: Demand, seed: u64) -> Self {
-        let mut rng = Rng::new(mix(seed) ^ 0x7469_6573);
-        let mut order: Vec<(u64, usize)> = (0..nodes.len()).map(|node| (0, node)).collect();
+    pub fn new(policy: Policy, nodes: &[Node], shapes: &[Shape], demand: Demand, mut lots: Lagged) -> Self {
+        let mut order: Vec<usize> = (0..nodes.len()).collect();
         if policy != Policy::Rota {
-            for (prefix, _) in &mut order {
-                *prefix = rng.below(10_000);
+            for _ in 0..WATCHERS {
+                lots.next_u63();
             }
-            order.sort_unstable();
+            order.sort_by_key(|node| &nodes[*node].name);
+            let prefixes = lots.order(nodes.len());
+            // A random choice is made among hosts as they were made known: by name.
+            if policy != Policy::Random {
+                let mut named: Vec<(usize, usize)> = prefixes.into_iter().zip(order).collect();
+                named.sort_unstable();
+                order = named.into_iter().map(|(_, node)| node).collect();
+            }
         }
         let mut places = vec![0; nodes.len()];
-        for (place, (_, node)) in order.iter().enumerate() {
+        for (place, node) in order.iter().enumerate() {
             places[*node] = place;
         }
-        let hosts: Vec<Host> = order.iter().map(|(_, node)| Host::new(*node, &nodes[*node])).collect();
+        let hosts: Vec<Host> = order.iter().map(|node| Host::new(*node, &nodes[*node])).collect();
         let standings = hosts.iter().map(|host| Standing::new(&host.fill(), &demand)).collect();
         let known = vec![Known::default(); shapes.len()];
         let shapes = shapes.to_vec();
-        let changed = Vec::new();
-        Self { policy, shapes, demand, hosts, standings, places, changed, known, seed, decisions: 0 }
+        Self { policy, shapes, demand, hosts, standings, places, changed: Vec::new(), known, lots }
     }
 
     /// The best host by the scores kept, brought up to date first.
@@ -132,21 +140,31 @@ impl Compact {
         }
     }
 
-    /// The host with the highest draw, and the card drawn there.
-    fn drawn(&self, shape: &Shape) -> Option<(usize, Scored)> {
-        let decision = mix(self.seed ^ mix(self.decisions));
-        let rated = self.hosts.iter().enumerate().filter_map(|(place, host)| {
-            let draw = mix(decision ^ place as u64);
+    /// A host drawn among those with room, and for a share a card drawn among those with room there.
+    fn drawn(&mut self, shape: &Shape) -> Option<(usize, Scored)> {
+        let with_room = |(place, host): (usize, &Host)| {
             let (fill, standing) = (host.fill(), &self.standings[place]);
-            Some((place, score::score_standing(self.policy, &fill, standing, shape, &self.demand, draw)?))
-        });
-        rated.max_by_key(|(place, scored)| (scored.score, std::cmp::Reverse(*place)))
+            Some((place, score::score_standing(self.policy, &fill, standing, shape, &self.demand, 0)?))
+        };
+        let rated: Vec<(usize, Scored)> = self.hosts.iter().enumerate().filter_map(with_room).collect();
+        // Where there is no choice none is drawn.
+        let at = if rated.len() > 1 { self.lots.below(rated.len() as u32) } else { 0 };
+        let (place, mut scored) = *rated.get(at as usize)?;
+        if shape.is_share() {
+            let cards = self.hosts[place].cards.iter().enumerate();
+            let with_room = cards.filter(|(_, free)| u32::from(**free) >= shape.card_milli);
+            for (seen, (card, _)) in (1..).zip(with_room) {
+                if self.lots.below(seen) == 0 {
+                    scored.card = Some(card);
+                }
+            }
+        }
+        Some((place, scored))
     }
 }
 
 impl Engine for Compact {
     fn place(&mut self, shape: u32) -> Option<usize> {
-        self.decisions += 1;
         let ask = self.shapes[shape as usize];
         let (place, scored) = if self.policy == Policy::Random {
             self.drawn(&ask)?

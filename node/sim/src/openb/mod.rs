@@ -3,20 +3,22 @@
 //! not part of this repository; paths are given.
 
 mod engine;
+mod lagged;
 mod product;
 mod published;
 mod report;
 mod trace;
 
 pub use engine::{Compact, Engine};
+pub use lagged::Lagged;
 pub use product::Product;
-pub use published::{Compared, Published, TOLERANCE, chi_square};
+pub use published::{Compared, Published, TOLERANCE};
 pub use report::{OpenbReport, Point, SeedReport};
 pub use trace::{Node, Trace, TraceError};
 
-use crate::rng::Rng;
 use crate::threads;
 use report::{Meter, Timings};
+use rota_core::hash::mix;
 use rota_core::placement::score::{Demand, Policy, fragment};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -46,6 +48,9 @@ pub struct OpenbConfig {
     pub reference: bool,
     /// Demand that arrives, in percent of the GPUs; published: 130.
     pub tune_percent: u64,
+    /// Runs of each seed with the same arrivals, of which the mean is told, where the policy itself draws lots. The
+    /// published program draws them as its threads race, so one run says little.
+    pub draws: u32,
 }
 
 /// Why there is no report.
@@ -98,7 +103,7 @@ pub fn run_at(config: &OpenbConfig, pace: &Pace<'_>) -> Result<OpenbReport, Open
     if !config.reference {
         return replay_product(&trace, config, pace);
     }
-    let engine = |demand, seed| Ok(Compact::new(config.policy, &trace.nodes, &trace.shapes, demand, seed));
+    let engine = |demand, lots| Ok(Compact::new(config.policy, &trace.nodes, &trace.shapes, demand, lots));
     replay(&trace, config, pace, engine, |_| None)
 }
 
@@ -121,7 +126,8 @@ fn replay_product(trace: &Trace, config: &OpenbConfig, pace: &Pace<'_>) -> Resul
     )
 }
 
-/// Replays a trace on engines of the caller's making, one for each seed. It gets what is expected at the start.
+/// Replays a trace on engines of the caller's making, one for each seed. It gets what is expected at the start, and the
+/// generator as the arrivals left it.
 ///
 /// # Errors
 /// An engine that cannot be made, or what `failure` finds in one.
@@ -129,22 +135,35 @@ pub fn replay<E: Engine>(
     trace: &Trace,
     config: &OpenbConfig,
     pace: &Pace<'_>,
-    engine: impl Fn(Demand, u64) -> Result<E, crate::cluster::ClusterError> + Sync,
+    engine: impl Fn(Demand, Lagged) -> Result<E, crate::cluster::ClusterError> + Sync,
     failure: impl Fn(&mut E) -> Option<OpenbError> + Sync,
 ) -> Result<OpenbReport, OpenbError> {
     let capacity = trace.capacity_milli();
-    let whole_list = Demand::from_counts(counts(trace, &trace.pods), &capacity);
+    let whole_list = if config.policy == Policy::Rota || !config.reference {
+        Demand::from_counts(counts(trace, &trace.pods), &capacity)
+    } else {
+        Demand::from_ranked(&trace.ranked, &capacity)
+    };
+    let draws = if config.policy == Policy::Random { config.draws.max(1) } else { 1 };
     let seeds: Vec<u64> = config.seeds.clone().collect();
     let started = Instant::now();
     let runs = threads::map(&seeds, pace.threads, |seed| {
         let first = if config.online { Demand::from_counts([], &capacity) } else { whole_list.clone() };
-        let mut engine = engine(first, *seed)?;
-        let run = one_seed(trace, config, &mut engine, &whole_list, *seed);
-        if let Some(error) = failure(&mut engine) {
-            return Err(error);
+        let mut lots = Lagged::new(*seed);
+        let arrivals = trace.arrivals(&mut lots, config.tune_percent);
+        let (mut reports, mut timings) = (Vec::new(), Timings::default());
+        for draw in 0..draws {
+            let mut engine = engine(first.clone(), lots)?;
+            let (meter, times) = one_run(trace, config, &mut engine, &whole_list, &arrivals);
+            if let Some(error) = failure(&mut engine) {
+                return Err(error);
+            }
+            reports.push(meter.report(*seed));
+            timings.join(times);
+            lots = Lagged::new(mix(*seed ^ mix(u64::from(draw))));
         }
         (pace.done)(*seed);
-        Ok(run)
+        Ok((SeedReport::mean(&reports), timings))
     });
     let (mut timings, mut reports) = (Timings::default(), Vec::new());
     for run in runs {
@@ -157,16 +176,15 @@ pub fn replay<E: Engine>(
 }
 
 /// One run: all arrivals of a seed.
-fn one_seed<E: Engine>(
+fn one_run<E: Engine>(
     trace: &Trace,
     config: &OpenbConfig,
     engine: &mut E,
     whole_list: &Demand,
-    seed: u64,
-) -> (SeedReport, Timings) {
+    arrivals: &[u32],
+) -> (Meter, Timings) {
     let capacity = trace.capacity_milli();
     let mut timings = Timings::default();
-    let arrivals = trace.arrivals(&mut Rng::new(seed), config.tune_percent);
     let mut meter = Meter::new(trace, |node| fragment(&engine.fill(node), whole_list));
     for (seen, shape) in arrivals.iter().enumerate() {
         if config.online && is_lesson(seen) {
@@ -183,7 +201,7 @@ fn one_seed<E: Engine>(
         let after = placed.map(|node| (node, fragment(&engine.fill(node), whole_list)));
         meter.count(gpu_milli, after);
     }
-    (meter.report(seed), timings)
+    (meter, timings)
 }
 
 /// Whether to learn anew when so many were seen.

@@ -56,6 +56,21 @@ pub struct SeedReport {
     pub curve: Vec<Point>,
 }
 
+impl SeedReport {
+    /// The mean of several runs of one seed; counts are rounded down.
+    pub(super) fn mean(runs: &[Self]) -> Self {
+        let count = runs.len().max(1) as u64;
+        let sum = |of: fn(&Self) -> u64| runs.iter().map(of).sum::<u64>() / count;
+        Self {
+            seed: runs.first().map_or(0, |run| run.seed),
+            allocated_at_100: runs.iter().map(|run| run.allocated_at_100).sum::<f64>() / count as f64,
+            placed: sum(|run| run.placed),
+            dropped: sum(|run| run.dropped),
+            curve: mean_curve(runs),
+        }
+    }
+}
+
 /// The mean over all events whose arrived demand rounds to a percent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Point {
@@ -101,8 +116,7 @@ impl OpenbReport {
     /// Puts the published cell beside it, if there is one.
     #[must_use]
     pub fn beside(mut self, table: &Published, policy: Policy) -> Self {
-        let ours: Vec<f64> = self.per_seed.iter().map(|seed| seed.allocated_at_100).collect();
-        self.published = table.compare(&self.workload, policy, &ours);
+        self.published = table.compare(&self.workload, policy, &self.per_seed);
         self
     }
 }

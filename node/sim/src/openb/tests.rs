@@ -22,11 +22,11 @@ fn trace() -> Trace {
 
 fn config(policy: Policy, online: bool) -> OpenbConfig {
     let (nodes, pods) = ("nodes.csv".into(), "pods.csv".into());
-    OpenbConfig { nodes, pods, policy, seeds: 1..=3, online, tune_percent: 130, reference: true }
+    OpenbConfig { nodes, pods, policy, seeds: 1..=3, online, tune_percent: 130, reference: true, draws: 1 }
 }
 
 fn replayed(trace: &Trace, config: &OpenbConfig) -> OpenbReport {
-    let engine = |demand, seed| Ok(Compact::new(config.policy, &trace.nodes, &trace.shapes, demand, seed));
+    let engine = |demand, lots| Ok(Compact::new(config.policy, &trace.nodes, &trace.shapes, demand, lots));
     replay(trace, config, &Pace::default(), engine, |_| None).expect("the compact engine cannot fail")
 }
 
@@ -65,15 +65,15 @@ fn what_is_wrong_is_named_with_its_line() {
 #[test]
 fn arrivals_are_all_pods_once_and_then_more_up_to_the_limit() {
     let trace = trace();
-    let arrivals = trace.arrivals(&mut Rng::new(5), 400);
+    let arrivals = trace.arrivals(&mut Lagged::new(5), 400);
     let mut first = arrivals[..4].to_vec();
     first.sort_unstable();
     assert_eq!(first, [0, 0, 1, 2]);
     let asked: u64 = arrivals.iter().map(|shape| trace.shapes[*shape as usize].gpu_milli()).sum();
     // Of 3 cards 400 %; the next pod asks one card at most.
     assert!((11_001..=12_000).contains(&asked), "{asked}");
-    assert_eq!(arrivals, trace.arrivals(&mut Rng::new(5), 400));
-    assert_ne!(arrivals, trace.arrivals(&mut Rng::new(6), 400));
+    assert_eq!(arrivals, trace.arrivals(&mut Lagged::new(5), 400));
+    assert_ne!(arrivals, trace.arrivals(&mut Lagged::new(6), 400));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_seed_gives_the_same_run_twice() {
 fn kept_scores_are_those_of_a_fresh_look() {
     let trace = trace();
     let demand = Demand::from_counts(counts(&trace, &trace.pods), &trace.capacity_milli());
-    let mut engine = Compact::new(Policy::Rota, &trace.nodes, &trace.shapes, demand.clone(), 1);
+    let mut engine = Compact::new(Policy::Rota, &trace.nodes, &trace.shapes, demand.clone(), Lagged::new(1));
     for shape in [0, 2, 0, 1, 0, 0, 1, 1, 2, 0] {
         let ask = trace.shapes[shape];
         let rated = (0..trace.nodes.len()).filter_map(|node| {

@@ -1,7 +1,7 @@
 //! Reads the node and pod lists of the experiment, and makes the sequence of arrivals of a seed. It places nothing.
 
+use super::lagged::Lagged;
 use crate::input::{InputError, read_text};
-use crate::rng::Rng;
 use rota_core::placement::score::{ModelSet, Shape};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -91,6 +91,9 @@ pub struct Trace {
     pub shapes: Vec<Shape>,
     /// For each pod, in the order of names, the index of its ask in `shapes`.
     pub pods: Vec<u32>,
+    /// The asks without their memory, most common first, as the published scheduler counts them: those that write one
+    /// set of models in two ways apart, and of equally common ones the larger first.
+    pub ranked: Vec<(Shape, u64)>,
 }
 
 impl Trace {
@@ -109,8 +112,8 @@ impl Trace {
     pub fn parse(nodes: (&Path, &str), pods: (&Path, &str)) -> Result<Self, TraceError> {
         let mut models = Vec::new();
         let nodes = parse_nodes(&Table::new(nodes.0, nodes.1), &mut models)?;
-        let (shapes, pods) = parse_pods(&Table::new(pods.0, pods.1), &mut models)?;
-        Ok(Self { nodes, models, shapes, pods })
+        let (shapes, pods, ranked) = parse_pods(&Table::new(pods.0, pods.1), &mut models)?;
+        Ok(Self { nodes, models, shapes, pods, ranked })
     }
 
     /// Milli of all cards by model id.
@@ -123,21 +126,24 @@ impl Trace {
         milli
     }
 
-    /// The arrivals of a seed, as indices of asks: all pods shuffled, then pods drawn with replacement until the next
-    /// would take the demand over `tune_percent` of the cluster's GPUs.
+    /// The arrivals of a seed, as indices of asks, drawn as published: all pods shuffled, then pods drawn with
+    /// replacement until one card of the next would take the demand over `tune_percent` of the cluster's GPUs.
     #[must_use]
-    pub fn arrivals(&self, rng: &mut Rng, tune_percent: u64) -> Vec<u32> {
+    pub fn arrivals(&self, lots: &mut Lagged, tune_percent: u64) -> Vec<u32> {
         let most: u64 = self.capacity_milli().iter().sum::<u64>() * tune_percent / 100;
         let mut arrivals = self.pods.clone();
-        rng.shuffle(&mut arrivals);
+        // Theirs goes to a line of their log.
+        lots.next_u63();
+        lots.shuffle(&mut arrivals);
         let mut asked: u64 = arrivals.iter().map(|shape| self.shapes[*shape as usize].gpu_milli()).sum();
         // Ends for sure: a pod list has at least one pod with a GPU.
         loop {
-            let pod = self.pods[rng.below(self.pods.len() as u64) as usize];
-            asked += self.shapes[pod as usize].gpu_milli();
-            if asked > most {
+            let pod = self.pods[lots.below(self.pods.len() as u32) as usize];
+            let shape = &self.shapes[pod as usize];
+            if asked + u64::from(shape.card_milli) > most {
                 return arrivals;
             }
+            asked += shape.gpu_milli();
             arrivals.push(pod);
         }
     }
@@ -165,7 +171,10 @@ fn parse_nodes(table: &Table<'_>, models: &mut Vec<String>) -> Result<Vec<Node>,
     Ok(nodes)
 }
 
-fn parse_pods(table: &Table<'_>, models: &mut Vec<String>) -> Result<(Vec<Shape>, Vec<u32>), TraceError> {
+/// Different asks, the pods as indices of them, and the asks as they are ranked.
+type Pods = (Vec<Shape>, Vec<u32>, Vec<(Shape, u64)>);
+
+fn parse_pods(table: &Table<'_>, models: &mut Vec<String>) -> Result<Pods, TraceError> {
     let columns = ["name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"];
     let [name, cpus, mem, cards, milli] = table.columns(columns)?;
     // Some lists know no constraints.
@@ -173,10 +182,11 @@ fn parse_pods(table: &Table<'_>, models: &mut Vec<String>) -> Result<(Vec<Shape>
     let mut known: BTreeMap<Shape, u32> = BTreeMap::new();
     let mut shapes = Vec::new();
     let mut named: Vec<(&str, u32)> = Vec::new();
+    let mut written: BTreeMap<(u32, u32, u32, &str), (Shape, u64)> = BTreeMap::new();
     for row in table.rows() {
         let mut set = ModelSet::NONE;
-        for model in spec.map_or(Ok(""), |spec| row.text(spec))?.split('|').filter(|model| !model.is_empty())
-        {
+        let spec = spec.map_or(Ok(""), |spec| row.text(spec))?;
+        for model in spec.split('|').filter(|model| !model.is_empty()) {
             set = set.with(table.model_id(models, model)?);
         }
         let models = if set == ModelSet::NONE { ModelSet::ANY } else { set };
@@ -192,12 +202,17 @@ fn parse_pods(table: &Table<'_>, models: &mut Vec<String>) -> Result<(Vec<Shape>
             shapes.len() as u32 - 1
         });
         named.push((row.text(name)?, index));
+        let spec = if cards == 0 { "" } else { spec };
+        let one = (Shape { mem_mib: 0, ..shape }, 0);
+        written.entry((shape.cpus_milli, card_milli, cards, spec)).or_insert(one).1 += 1;
     }
     if shapes.iter().all(|shape| shape.cards == 0) {
         return Err(TraceError::Empty { path: table.path.to_owned(), what: "pod" });
     }
     named.sort_by_key(|(name, _)| *name);
-    Ok((shapes, named.into_iter().map(|(_, index)| index).collect()))
+    let mut ranked: Vec<(Shape, u64)> = written.into_values().rev().collect();
+    ranked.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    Ok((shapes, named.into_iter().map(|(_, index)| index).collect(), ranked))
 }
 
 /// A column by its place and name.

@@ -61,6 +61,9 @@ pub struct OpenbArgs {
     /// The published results, a line for each run: workload, sc_policy, and a column for each percent arrived
     #[arg(long, value_name = "FILE")]
     pub published: Option<PathBuf>,
+    /// Runs of each seed of which the mean is told, for random alone: its lots fall anew in each
+    #[arg(long, value_name = "RUNS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub draws: u32,
     /// Seeds that run side by side; times of decisions are right only for one
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_024))]
     pub threads: u16,

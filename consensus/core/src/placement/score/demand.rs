@@ -70,7 +70,25 @@ impl Demand {
             *sum = sum.saturating_add(count);
         }
         merged.retain(|_, count| *count > 0);
-        let shapes = common(&merged);
+        // As published: of equally common ones the larger asks first. Where the list is cut that decides which are in it.
+        let larger = |shape: &Shape| (shape.cpus_milli, shape.card_milli, shape.cards, shape.models);
+        let mut ranked: Vec<(Shape, u64)> = merged.iter().map(|(shape, count)| (*shape, *count)).collect();
+        ranked.sort_by_key(|(shape, count)| std::cmp::Reverse((*count, larger(shape))));
+        Self::of_common(common(&ranked), &merged, free_milli)
+    }
+
+    /// The same for shapes that are ranked already, most common first. Equal ones may stand in it several times; that
+    /// is how the published scheduler counts asks which write one set of models in two ways.
+    #[must_use]
+    pub fn from_ranked(ranked: &[(Shape, u64)], free_milli: &[u64]) -> Self {
+        let mut merged: BTreeMap<Shape, u64> = BTreeMap::new();
+        for (shape, count) in ranked {
+            *merged.entry(Shape { mem_mib: 0, ..*shape }).or_default() += count;
+        }
+        Self::of_common(common(ranked), &merged, free_milli)
+    }
+
+    fn of_common(shapes: Vec<(Shape, u32)>, merged: &BTreeMap<Shape, u64>, free_milli: &[u64]) -> Self {
         let levels: BTreeSet<u32> =
             shapes.iter().filter(|(s, _)| s.cards > 0).map(|(s, _)| s.card_milli).collect();
         let levels: Vec<u32> = levels.into_iter().collect();
@@ -82,17 +100,17 @@ impl Demand {
             models += 1;
         }
         let tiers = (0..models).map(|model| tiers(&shapes, &levels, |set| set.contains(model as u16)));
-        let wide = (0..models).map(|model| Wide::new(&merged, |set| set.contains(model as u16)));
-        let needs = Needs::new(&merged);
+        let wide = (0..models).map(|model| Wide::new(merged, |set| set.contains(model as u16)));
+        let needs = Needs::new(merged);
         Self {
             tiers: tiers.collect(),
             open_tiers: tiers_of_any(&shapes, &levels),
-            cpus_milli_per_card: cpus_per_card(&merged),
+            cpus_milli_per_card: cpus_per_card(merged),
             scarcity_ppm: needs.ppm(free_milli),
             needs,
             wide: wide.collect(),
-            open_wide: Wide::new(&merged, |set| set == ModelSet::ANY),
-            worth_ppm: prices::worth_ppm(&priced(&merged)),
+            open_wide: Wide::new(merged, |set| set == ModelSet::ANY),
+            worth_ppm: prices::worth_ppm(&priced(merged)),
             weights: Weights::default(),
             shapes,
             levels,
@@ -144,17 +162,13 @@ impl Demand {
     }
 }
 
-/// The shapes that cover enough of the asks, with weights that sum to a million.
-fn common(merged: &BTreeMap<Shape, u64>) -> Vec<(Shape, u32)> {
-    let total: u128 = merged.values().map(|count| u128::from(*count)).sum();
-    let mut sorted: Vec<(Shape, u64)> = merged.iter().map(|(shape, count)| (*shape, *count)).collect();
-    // As published: of equally common ones the larger asks first. Where the list is cut that decides which are in it.
-    let larger = |shape: &Shape| (shape.cpus_milli, shape.card_milli, shape.cards, shape.models);
-    sorted.sort_by_key(|(shape, count)| std::cmp::Reverse((*count, larger(shape))));
+/// The shapes that cover enough of the asks, first of those ranked, with weights that sum to a million.
+fn common(ranked: &[(Shape, u64)]) -> Vec<(Shape, u32)> {
+    let total: u128 = ranked.iter().map(|(_, count)| u128::from(*count)).sum();
     let mut levels = BTreeSet::new();
     let mut chosen = Vec::new();
     let mut covered: u128 = 0;
-    for (shape, count) in sorted {
+    for (shape, count) in ranked.iter().copied() {
         if covered * 100 >= total * COVERED_PERCENT || chosen.len() == SHAPES_MAX {
             break;
         }
