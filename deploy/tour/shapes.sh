@@ -5,18 +5,20 @@
 #
 #   deploy/tour/shapes.sh              all scenes, about a minute
 #   deploy/tour/shapes.sh gang array   only these
+#   deploy/tour/shapes.sh turns        jobs that take turns: up to eleven minutes, as turns are of the clock; not among all
 #
 # Needs the program `rota` ($ROTA, else the one built last under target/, else that of PATH), and python3 for the part
 # of a gang that listens on a port. No root, no GPU, no network. ROTA_TOUR_KEEP=1 keeps the folder with all logs.
 set -euo pipefail
 
 SCENES=(gang array after share preempt promise reserve queues start drain)
+LONG=(turns)
 HOSTS=3
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Showing and checking
 
-JOB='' OUT='' STATUS=0 WORK='' CLUSTER='' SCENE='' SCENE_AT_MS=0
+JOB='' OUT='' OUT_JOB='' STATUS=0 WORK='' CLUSTER='' SCENE='' SCENE_AT_MS=0
 AGENTS=() DONE=()
 
 now_ms() { local t=${EPOCHREALTIME/[.,]/}; echo $((t / 1000)); }
@@ -394,6 +396,47 @@ SH
     shown "warned, saved at $at, resumed from $at, ended well"
 }
 
+scene_turns() {
+    scene turns 'short work does not wait for long work that goes on where it stopped'
+    program steps.sh <<'SH'
+# Counts up to $STEPS from wherever it was; saves its place when it is warned.
+n=$(cat "$SAVED" 2>/dev/null || echo 0)
+echo "from $n"
+trap 'echo $n >"$SAVED"; echo "warned ($(grep reason "$ROTA_NOTICE_FILE")), saved at $n"; exit 0' USR1
+while [ "$n" -lt "$STEPS" ]; do n=$((n + 1)); sleep 0.5; done
+echo "counted to $n"
+SH
+    must queues set turning --turns auto
+    local long=() at job short first
+    for at in 1 2 3 4; do
+        submit --name "long$at" --queue turning --gpus 1 --gpu-model A100 --resumes --work 10h --warn USR1@5s \
+            --env SAVED="$WORK/long$at" --env STEPS=100000 -- sh steps.sh
+        long+=("$JOB")
+    done
+    for job in "${long[@]}"; do until_state "$job" running; done
+    note 'all four A100 are taken for ten hours; half a minute of work comes'
+    submit --name short --queue turning --gpus 1 --gpu-model A100 --resumes --work 30s --warn USR1@5s \
+        --env SAVED="$WORK/short" --env STEPS=60 -- sh steps.sh
+    short=$JOB
+    why "$short" 'turn'
+    note 'nobody is ended within three minutes of its start; turns begin every six minutes by the clock'
+    until_state "$short" running 600
+    until_true 'one of the long ones pausing' 10 pauses_one "${long[@]}"
+    job=$OUT_JOB
+    ends_with "$short" 0
+    until_state "$job" running 30
+    must show "$job"; says 'turn'
+    first=$(awk '$2 ~ /^[0-9]+$/ && $1 ~ /_0$/ && /running/ { print $2; exit }' <<<"$OUT")
+    must logs "$job" --attempt "$first"; says '^from [1-9][0-9]*$'
+    for at in "${long[@]}"; do same "state of job $at" "$(state_of "$at")" running; done
+    shown 'half a minute of work ran in ten hours of others, which went on'
+}
+# Leaves the first of these jobs that is not running in OUT_JOB.
+pauses_one() {
+    for OUT_JOB in "$@"; do [ "$(state_of "$OUT_JOB")" = running ] || return 0; done
+    return 1
+}
+
 scene_promise() {
     scene promise 'something wide is promised a start, and short work runs before it'
     submit --name blocker --gpus 3 --gpu-model H100 --time 60s --grace 1s -- sleep 600
@@ -547,7 +590,7 @@ main() {
     local wanted=("$@")
     [ "$#" -gt 0 ] || wanted=("${SCENES[@]}")
     for name in "${wanted[@]}"; do
-        [[ " ${SCENES[*]} " == *" $name "* ]] || { echo "no scene $name; there are: ${SCENES[*]}" >&2; exit 2; }
+        [[ " ${SCENES[*]} ${LONG[*]} " == *" $name "* ]] || { echo "no scene $name; there are: ${SCENES[*]} ${LONG[*]}" >&2; exit 2; }
     done
     find_rota
     begun=$(now_ms)

@@ -264,3 +264,67 @@ fn model_of(host: HostId) -> usize {
     }
     FLEET.len() - 1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{cluster, tests::rates};
+    use super::*;
+
+    const WINDOW: (u64, u64) = (2, 8);
+
+    fn config(policy: GavelPolicy, restart_ms: u64) -> GavelConfig {
+        let throughputs = "speeds.json".into();
+        GavelConfig {
+            throughputs,
+            jobs_per_hour: 1.0,
+            multi_gpu: false,
+            policy,
+            seeds: vec![1],
+            window: WINDOW,
+            restart_ms,
+        }
+    }
+
+    fn replayed(config: &GavelConfig) -> Outcome {
+        let rates = rates();
+        let mut trace = Trace::new(&rates, config.jobs_per_hour, config.multi_gpu, 1);
+        let out = run(&rates, &mut trace, config).expect("the cluster keeps up");
+        assert_eq!(out.completion_s.len() as u64, WINDOW.1 - WINDOW.0);
+        out
+    }
+
+    fn hours(out: &Outcome) -> f64 {
+        out.completion_s.iter().sum::<f64>() / out.completion_s.len() as f64 / 3_600.0
+    }
+
+    /// The same jobs on the same cards, by what is known of speeds: they end sooner than with equal shares of every
+    /// model, and no job sooner than alone on its best one.
+    #[test]
+    fn speeds_that_jobs_state_bring_them_to_their_model() {
+        let (rates, stated) = (rates(), config(GavelPolicy::RotaStated, 0));
+        let mut trace = Trace::new(&rates, stated.jobs_per_hour, false, 1);
+        let blind = cluster::run(&rates, &mut trace, GavelPolicy::LasBlind, 1, WINDOW).expect("it keeps up");
+        let ours = replayed(&stated);
+        assert!(hours(&ours) < hours(&blind), "{} {}", hours(&ours), hours(&blind));
+        let mut trace = Trace::new(&rates, stated.jobs_per_hour, false, 1);
+        let alone = |arrival: &Arrival| {
+            let best = rates.alone[arrival.class].iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+            arrival.steps / best
+        };
+        let shortest: f64 = (0..WINDOW.1)
+            .map(|_| alone(&trace.draw().expect("the trace goes on")))
+            .skip(WINDOW.0 as usize)
+            .fold(f64::MAX, f64::min);
+        assert!(ours.completion_s.iter().all(|took_s| *took_s >= shortest - 1.0), "{shortest}");
+        assert!(ours.utilisation > 0.0 && ours.utilisation <= 1.0, "{}", ours.utilisation);
+    }
+
+    #[test]
+    fn a_run_repeats_with_gangs_too() {
+        let gangs = GavelConfig { multi_gpu: true, ..config(GavelPolicy::Rota, 60_000) };
+        let (once, again) = (replayed(&gangs), replayed(&gangs));
+        assert_eq!(once.completion_s, again.completion_s);
+        assert!(once.moves >= WINDOW.1 - WINDOW.0, "every job starts once: {}", once.moves);
+        assert!(once.fairness.iter().all(|fairness| *fairness > 0.0));
+    }
+}

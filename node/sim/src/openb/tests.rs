@@ -125,6 +125,38 @@ fn kept_scores_are_those_of_a_fresh_look() {
     }
 }
 
+/// Three of five asks write X and Y one way and two the other: the published list has them apart, ours as one.
+#[test]
+fn asks_are_ranked_as_they_are_written() {
+    let mut pods = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n".to_owned();
+    for (pod, spec) in ["X|Y", "X|Y|Y", "X|Y", "X|Y|Y", "X|Y"].iter().enumerate() {
+        pods += &format!("p{pod},1000,{pod},1,500,{spec}\n");
+    }
+    pods += "q0,9000,1,1,500,\nq1,2000,1,0,0,\nq2,2000,1,0,,\n";
+    let trace = parse(NODES, &pods).expect("the lists are right");
+    let ranked: Vec<(u32, u64)> =
+        trace.ranked.iter().map(|(shape, count)| (shape.cpus_milli, *count)).collect();
+    assert_eq!(ranked, [(1_000, 3), (2_000, 2), (1_000, 2), (9_000, 1)]);
+    let capacity = trace.capacity_milli();
+    let apart = Demand::from_ranked(&trace.ranked, &capacity);
+    let joined = Demand::from_counts(counts(&trace, &trace.pods), &capacity);
+    assert_eq!((apart.shapes().len(), joined.shapes().len()), (4, 3));
+}
+
+/// Two hosts with one card each and four asks of one card: whatever is drawn, two run. With halves the lots differ.
+#[test]
+fn several_draws_of_a_seed_are_told_as_their_mean() {
+    let trace = trace();
+    let of = |draws| replayed(&trace, &OpenbConfig { draws, ..config(Policy::Random, false) });
+    let (one, many) = (of(1), of(20));
+    assert_eq!(one.per_seed.len(), many.per_seed.len());
+    assert_eq!(of(20).per_seed, many.per_seed);
+    let ends =
+        |report: &OpenbReport| report.per_seed.iter().map(|run| run.allocated_at_100).collect::<Vec<_>>();
+    assert_ne!(ends(&one), ends(&many));
+    assert!(ends(&many).iter().all(|end| (1.0..=100.0).contains(end)));
+}
+
 #[test]
 fn lessons_come_at_powers_of_two_and_then_every_so_often() {
     let lessons: Vec<usize> = (0..=1_500).filter(|seen| is_lesson(*seen)).collect();
