@@ -10,7 +10,7 @@ use rota_protocol::Token;
 use rota_protocol::ask::{Ask, CARD_MILLI};
 use rota_protocol::job::{ArraySpec, AttemptEnd, JobSpec};
 use serde::Serialize;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Model of the hosts that take new work.
 const OPEN: &str = "open-80";
@@ -18,6 +18,11 @@ const OPEN: &str = "open-80";
 const FULL: &str = "full-80";
 /// CPU for each card, in thousandths of a core.
 const CPUS_PER_CARD_MILLI: u32 = 8_000;
+
+/// Fewest rounds of a kind, however long they take.
+const ROUNDS_MIN: usize = 20;
+/// Time of one kind of rounds after which no more are begun: with many different asks one takes a sixth of a second.
+const ROUNDS_FOR: Duration = Duration::from_secs(10);
 
 /// At what scale.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +37,7 @@ pub struct PlanBench {
     pub kinds: usize,
     /// Cards taken on hosts that are open, in percent.
     pub occupancy_percent: u32,
-    /// Rounds with one event each.
+    /// Rounds with one event each; fewer if they take long.
     pub events: usize,
     /// Cold rounds.
     pub cold: usize,
@@ -79,7 +84,8 @@ pub fn run(bench: &PlanBench) -> Result<PlanReport, ClusterError> {
     while !cluster.round()?.is_empty() {}
     let _ = planner.plan(&View::of(cluster.state(), now_ms), &config, now_ms);
     let (one_event, view) = events(&mut cluster, &mut planner, bench)?;
-    let unchanged = (0..bench.events.min(200)).map(|_| {
+    let begun = Instant::now();
+    let unchanged = (0..bench.events.min(200)).take_while(|round| goes_on(*round, begun)).map(|_| {
         let started = Instant::now();
         let view = View::of(cluster.state(), now_ms);
         let _ = planner.plan(&view, &config, now_ms);
@@ -118,6 +124,11 @@ pub fn run(bench: &PlanBench) -> Result<PlanReport, ClusterError> {
     })
 }
 
+/// Whether another round is worth its time.
+fn goes_on(rounds: usize, begun: Instant) -> bool {
+    rounds < ROUNDS_MIN || begun.elapsed() < ROUNDS_FOR
+}
+
 /// One task ends, one job comes, one round.
 fn events(
     cluster: &mut Cluster,
@@ -128,7 +139,8 @@ fn events(
     let config = cluster.config.clone();
     let (mut rounds, mut views) = (Vec::new(), Vec::new());
     let mut live: Vec<Token> = Vec::new();
-    for _ in 0..bench.events {
+    let begun = Instant::now();
+    for _ in (0..bench.events).take_while(|round| goes_on(*round, begun)) {
         if live.is_empty() {
             let open = cluster.state().attempts().filter(|attempt| attempt.user == "open");
             live = open.map(|attempt| attempt.token).collect();
