@@ -203,12 +203,12 @@ pub fn run_on(config: &GavelConfig, threads: usize) -> Result<GavelReport, Gavel
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     /// Speeds of our own for the programs of the trace: one family is fastest on the second model, the others on the
     /// first by factors that differ; gangs scale to three quarters; pairs keep 0.7 each.
-    pub(crate) fn rates() -> Rates {
+    pub(super) fn rates() -> Rates {
         let families: [(&str, &[u32], [f64; 3]); 7] = [
             ("ResNet-18", &[16, 32, 64, 128, 256], [8.0, 4.0, 1.0]),
             ("ResNet-50", &[16, 32, 64, 128], [7.0, 3.0, 1.0]),
