@@ -418,7 +418,7 @@ SH
     submit --name short --queue turning --gpus 1 --gpu-model A100 --resumes --work 30s --warn USR1@5s \
         --env SAVED="$WORK/short" --env STEPS=60 -- sh steps.sh
     short=$JOB
-    why "$short" 'turn'
+    why "$short" 'room'
     note 'nobody is ended within three minutes of its start; turns begin every six minutes by the clock'
     until_state "$short" running 600
     until_true 'one of the long ones pausing' 10 pauses_one "${long[@]}"

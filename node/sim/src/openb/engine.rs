@@ -2,7 +2,7 @@
 //! with which it shares the score. No departures, no queue.
 
 use super::lagged::Lagged;
-use rota_core::placement::score::{self, Demand, Fill, Policy, Scored, Shape, Standing};
+use rota_core::placement::score::{self, Demand, Fill, Policy, Shape, Standing};
 
 use super::trace::Node;
 
@@ -141,38 +141,37 @@ impl Compact {
     }
 
     /// A host drawn among those with room, and for a share a card drawn among those with room there.
-    fn drawn(&mut self, shape: &Shape) -> Option<(usize, Scored)> {
-        let with_room = |(place, host): (usize, &Host)| {
-            let (fill, standing) = (host.fill(), &self.standings[place]);
-            Some((place, score::score_standing(self.policy, &fill, standing, shape, &self.demand, 0)?))
-        };
-        let rated: Vec<(usize, Scored)> = self.hosts.iter().enumerate().filter_map(with_room).collect();
+    fn drawn(&mut self, shape: &Shape) -> Option<(usize, Option<usize>)> {
+        let places = 0..self.hosts.len();
+        let with_room = places.filter(|place| score::has_room(&self.hosts[*place].fill(), shape));
+        let rated: Vec<usize> = with_room.collect();
         // Where there is no choice none is drawn.
         let at = if rated.len() > 1 { self.lots.below(rated.len() as u32) } else { 0 };
-        let (place, mut scored) = *rated.get(at as usize)?;
+        let place = *rated.get(at as usize)?;
+        let mut card = None;
         if shape.is_share() {
             let cards = self.hosts[place].cards.iter().enumerate();
             let with_room = cards.filter(|(_, free)| u32::from(**free) >= shape.card_milli);
-            for (seen, (card, _)) in (1..).zip(with_room) {
+            for (seen, (index, _)) in (1..).zip(with_room) {
                 if self.lots.below(seen) == 0 {
-                    scored.card = Some(card);
+                    card = Some(index);
                 }
             }
         }
-        Some((place, scored))
+        Some((place, card))
     }
 }
 
 impl Engine for Compact {
     fn place(&mut self, shape: u32) -> Option<usize> {
         let ask = self.shapes[shape as usize];
-        let (place, scored) = if self.policy == Policy::Random {
+        let (place, card) = if self.policy == Policy::Random {
             self.drawn(&ask)?
         } else {
             let place = self.best(shape as usize)?;
-            (place, score::score(self.policy, &self.hosts[place].fill(), &ask, &self.demand, 0)?)
+            (place, score::score(self.policy, &self.hosts[place].fill(), &ask, &self.demand, 0)?.card)
         };
-        self.hosts[place].take(&ask, scored.card);
+        self.hosts[place].take(&ask, card);
         self.standings[place] = Standing::new(&self.hosts[place].fill(), &self.demand);
         self.changed.push(place as u32);
         Some(self.hosts[place].node)
