@@ -134,10 +134,10 @@ impl Guards {
     }
 
     /// What will be in use on a site once all that is being ended for others is gone and they have come; none if a
-    /// promise of another kind binds the site.
-    pub(super) fn after_evictions(&self, ground: &Ground, at: usize) -> Option<Used> {
+    /// promise of another kind to somebody else binds the site. The job's own is given up for what it gets now.
+    pub(super) fn after_evictions(&self, ground: &Ground, at: usize, job: JobId) -> Option<Used> {
         let guards = || self.by_site.get(&at).into_iter().flatten().map(|guard| &self.list[*guard]);
-        if guards().any(|guard| !guard.evicting) {
+        if guards().any(|guard| !guard.evicting && guard.job.id != job) {
             return None;
         }
         if guards().next().is_none() {

@@ -26,10 +26,13 @@ impl<'p> Round<'p> {
         }
         let mut markets = self.markets();
         self.seat_the_promised(&markets.models);
+        // Who may not take part yet, as what runs has not had its turn, may at the next one.
+        if !markets.models.is_empty() {
+            self.wake_at(self.turn_ms().saturating_add(TURN_MS));
+        }
         if markets.units.is_empty() {
             return;
         }
-        self.wake_at(self.turn_ms().saturating_add(TURN_MS));
         let indices = self.view.lengths.indices();
         let mut left = EVICTIONS_MAX;
         let Markets { models, units, .. } = &mut markets;

@@ -138,11 +138,7 @@ const CASES: u32 = 128;
 
 fn config() -> ProptestConfig {
     let asked = std::env::var_os("ROTA_PROPTEST_CASES").and_then(|text| text.to_str()?.parse().ok());
-    ProptestConfig {
-        cases: asked.unwrap_or(CASES),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
+    ProptestConfig { cases: asked.unwrap_or(CASES), failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {

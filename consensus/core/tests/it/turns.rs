@@ -372,3 +372,31 @@ fn step(lab: &mut Lab, kept: &mut Planner, seed: u64) {
         }
     }
 }
+
+/// As it happens on a live cluster: who waits for long is promised a start by the limits of what runs, which lies a day
+/// ahead, and its turn comes nevertheless. The planner itself says when it wants to be asked again.
+#[test]
+fn who_is_promised_a_start_has_its_turn_before() {
+    let mut lab = Lab::with(&["a gpus=4xA100:80GiB", "b gpus=4xH100:80GiB", "c gpus=4xH100:80GiB"]);
+    lab.now_ms = lab.now_ms / TURN_MS * TURN_MS + 100_000;
+    let long: Vec<JobId> = (0..4).map(|_| lab.submit("gpus=1 model=A100 resumes=yes work=36000")).collect();
+    settle(&mut lab);
+    let short = lab.submit("gpus=1 model=A100 resumes=yes work=30");
+    let (config, mut planner) = (PlanConfig::default(), Planner::default());
+    let begun_ms = lab.now_ms;
+    while runs_on(&lab, short).is_empty() {
+        assert!(lab.now_ms < begun_ms + 2 * TURN_MS, "no turn: {:?}", lab.state.job(short));
+        lab.now_ms += 1_000;
+        if planner.is_quiet(lab.state.applied_index(), lab.now_ms) {
+            continue;
+        }
+        let plan = planner.plan(&View::of(&lab.state, lab.now_ms), &config, lab.now_ms);
+        if !plan.moves.is_empty() {
+            lab.system(Command::CommitPlan { plan });
+            end_what_ends(&mut lab);
+        }
+    }
+    assert!(lab.state.job(short).is_some_and(|job| job.promise.is_none()));
+    let paused = long.iter().filter(|job| runs_on(&lab, **job).is_empty()).count();
+    assert_eq!(paused, 1);
+}
