@@ -27,6 +27,7 @@ pub mod offline;
 mod pipeline;
 mod propose;
 mod read;
+mod room;
 pub mod runtime;
 mod snapshot_file;
 mod start;

@@ -3,6 +3,7 @@
 use crate::config::{CHUNK_BYTES, Rota, Timings, Vote};
 use crate::link::{LinkError, PeerLink};
 use crate::pipeline;
+use crate::room::Room;
 use crate::snapshot_file::SnapshotFile;
 use crate::wire::{self, Chunk, ChunkReply, WireError};
 use futures_util::future::{BoxFuture, Either, select};
@@ -14,6 +15,7 @@ use openraft::raft::{
     VoteRequest, VoteResponse,
 };
 use openraft::{EmptyNode, OptionalSend};
+use rota_protocol::ErrorCode;
 use rota_protocol::ids::HostId;
 use rota_protocol::peer::{PeerReply, PeerRequest, RaftCall};
 use std::future::Future;
@@ -40,18 +42,24 @@ pub(crate) struct Network {
     target: u64,
     link: Arc<dyn PeerLink>,
     timings: Timings,
+    room: Arc<Room>,
 }
 
 impl Network {
-    pub(crate) fn new(me: HostId, link: Arc<dyn PeerLink>, timings: Timings) -> Self {
-        Self { me: me.0, target: me.0, link, timings }
+    pub(crate) fn new(me: HostId, link: Arc<dyn PeerLink>, timings: Timings, room: Arc<Room>) -> Self {
+        Self { me: me.0, target: me.0, link, timings, room }
     }
 
     async fn call(&self, call: RaftCall, body: Vec<u8>, ttl: Duration) -> Result<Vec<u8>, RPCError<Rota>> {
         let request = PeerRequest::Raft { call, body };
         match self.link.call(HostId(self.target), request, ttl).await {
             Ok(PeerReply::Raft { body }) => Ok(body),
-            Ok(PeerReply::Refused(error)) => Err(Unreachable::from_string(error).into()),
+            Ok(PeerReply::Refused(error)) => {
+                if error.code == ErrorCode::StorageFull {
+                    self.room.lacks(self.target);
+                }
+                Err(Unreachable::from_string(error).into())
+            }
             Ok(_) => Err(Unreachable::from_string("not an answer to a raft message").into()),
             Err(LinkError::Timeout) => Err(RPCError::Timeout(Timeout {
                 action: match call {
@@ -75,8 +83,12 @@ impl Network {
     ) -> Result<AppendEntriesResponse<Rota>, RPCError<Rota>> {
         // openraft's own limit is one heartbeat; its heartbeat worker enforces it by itself.
         let patience = Duration::from_millis(APPEND_TTL_MS_MIN.max(2 * self.timings.election_max_ms));
-        let ttl = if rpc.entries.is_empty() { heartbeat_ttl * 4 } else { patience };
+        let heartbeat = rpc.entries.is_empty();
+        let ttl = if heartbeat { heartbeat_ttl * 4 } else { patience };
         let reply = self.call(RaftCall::Append, wire::append_to_bytes(rpc), ttl).await?;
+        if !heartbeat {
+            self.room.has(self.target);
+        }
         wire::append_reply_from_bytes(&reply).map_err(bad)
     }
 

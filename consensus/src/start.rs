@@ -12,6 +12,7 @@ use crate::network::Network;
 use crate::offline;
 use crate::propose::Proposer;
 use crate::read::{Fresh, Reader, Rounds, confirm_local, confirm_remote};
+use crate::room::Room;
 use crate::runtime::{blocking, spawn};
 use crate::snapshot_file::SnapshotFault;
 use crate::turn::{Heard, take_turns};
@@ -51,7 +52,8 @@ pub(crate) async fn start(
     let machine = open_machine(dir.clone(), cluster, &tuning).await?;
     let shared = machine.0.clone();
     offline::check_joined(log.0.memory().purged.as_ref(), shared.snapshot_index())?;
-    let network = Network::new(host, link.clone(), timings);
+    let room = Arc::new(Room::default());
+    let network = Network::new(host, link.clone(), timings, room.clone());
     let raft = Raft::new(host.0, raft_config, network, log.clone(), machine)
         .await
         .map_err(|e| StartError::Raft(e.to_string()))?;
@@ -66,6 +68,7 @@ pub(crate) async fn start(
         me: host,
         link: link.clone(),
         log: log.clone(),
+        room,
         machine: shared.clone(),
         leadership: watched.leadership.subscribe(),
         failed: watched.failed.subscribe(),

@@ -153,8 +153,9 @@ async fn all_full(lab: &mut Lab, mounts: &[Mounted], figures: &mut Figures) -> R
             break;
         }
     }
-    // A leader that has room left for what its followers have none for cannot tell what becomes of it.
-    if !matches!(refused, Some(ErrorCode::StorageFull | ErrorCode::Unknown)) {
+    // A leader that has room left for what its followers have none for cannot tell at first what becomes of it, and the
+    // client asks again; but from then on it refuses by name.
+    if refused != Some(ErrorCode::StorageFull) {
         violations.push(format!("full disks were answered with {refused:?}"));
     }
     let leader = lab.leader().await?;

@@ -6,8 +6,10 @@ use crate::config::{Payload, Raft, Rota};
 use crate::leadership::Leadership;
 use crate::link::{LinkError, PeerLink};
 use crate::log::store::LogStore;
+use crate::room::Room;
 use crate::watch;
 use futures_util::future::BoxFuture;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::ClientWriteError;
 use openraft::impls::ProgressResponder;
 use openraft::vote::leader_id_std::CommittedLeaderId;
@@ -32,6 +34,29 @@ pub(super) enum Landing {
     Refused(PublicError),
 }
 
+/// What is known of the voters' disks.
+pub(super) struct Disks {
+    pub(super) me: HostId,
+    pub(super) log: LogStore,
+    pub(super) room: Arc<Room>,
+}
+
+impl Disks {
+    /// Why no entry can be committed for want of room, if that is so.
+    fn full(&self, raft: &Raft) -> Option<&'static str> {
+        if self.log.0.is_full() {
+            return Some("the leader's disk has no room for log entries");
+        }
+        if self.room.is_untroubled() {
+            return None;
+        }
+        let metrics = raft.metrics();
+        let lacks =
+            self.room.lacks_majority(metrics.borrow_watched().membership_config.voter_ids(), self.me.0);
+        lacks.then_some("too many voters' disks have no room for log entries")
+    }
+}
+
 /// A batch with what came of it.
 pub(super) struct Landed {
     pub(super) batch: Vec<Item>,
@@ -51,16 +76,15 @@ async fn deposed(mut leadership: watch::Receiver<Leadership>, route: Leadership)
 
 pub(super) fn write(
     raft: Raft,
-    log: LogStore,
+    disks: Disks,
     batch: Vec<Item>,
     bytes: Vec<u8>,
     route: Leadership,
     leadership: watch::Receiver<Leadership>,
 ) -> BoxFuture<'static, Landed> {
     Box::pin(async move {
-        if log.0.is_full() {
-            let error =
-                PublicError::new(ErrorCode::StorageFull, "the leader's disk has no room for log entries");
+        if let Some(why) = disks.full(&raft) {
+            let error = PublicError::new(ErrorCode::StorageFull, why);
             return Landed { batch, landing: Landing::Refused(error.retry_after(1_000)) };
         }
         let count: usize = batch.iter().map(|item| item.count).sum();

@@ -1,6 +1,6 @@
 //! The task: takes what callers hand in, makes batches, sends them where the leader is, and deals with what comes of it.
 
-use super::flight::{Landed, Landing, forward, write};
+use super::flight::{Disks, Landed, Landing, forward, write};
 use super::rules::unknown;
 use super::{Answer, ENTRY_HEAD_BYTES_MAX, Item, Proposals, stage};
 use crate::config::Raft;
@@ -8,6 +8,7 @@ use crate::leadership::Leadership;
 use crate::link::PeerLink;
 use crate::log::store::LogStore;
 use crate::machine::Shared;
+use crate::room::Room;
 use crate::watch;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -48,6 +49,7 @@ pub(crate) struct Proposer {
     pub me: HostId,
     pub link: Arc<dyn PeerLink>,
     pub log: LogStore,
+    pub room: Arc<Room>,
     pub machine: Arc<Shared>,
     pub leadership: watch::Receiver<Leadership>,
     pub failed: watch::Receiver<Option<String>>,
@@ -137,7 +139,7 @@ impl Run {
                 let bytes = self.entry(&batch);
                 self.flying.push(write(
                     self.with.raft.clone(),
-                    self.with.log.clone(),
+                    Disks { me: self.with.me, log: self.with.log.clone(), room: self.with.room.clone() },
                     batch,
                     bytes,
                     route,
