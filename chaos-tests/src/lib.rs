@@ -3,4 +3,5 @@
 pub mod paused;
 pub mod real;
 pub mod report;
+pub mod table;
 pub mod world;

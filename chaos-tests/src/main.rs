@@ -82,6 +82,10 @@ enum Rung {
         #[arg(long, value_name = "FILE")]
         nvml: Option<PathBuf>,
     },
+    /// Every fault of the catalogue that any rung tries, in one table.
+    Table(rota_chaos::table::Args),
+    /// Real agents at work under random faults that overlap, for minutes or hours, judged leg by leg.
+    Soak(real::soak::Args),
     /// The table of membership: hosts that come, go, are wiped, copied and mixed up, clusters that begin anew. As `hands`.
     Members {
         /// How often each row is tried, at least.
@@ -137,6 +141,8 @@ fn main() -> ExitCode {
             world(seeds, from, seed, plant, json, threads)
         }
         Rung::Paused(args) => paused::command::run(&args),
+        Rung::Table(args) => rota_chaos::table::command(&args),
+        Rung::Soak(args) => real::soak::command(&args),
         Rung::Real { rounds, only, json } => real(rounds, &only, json),
         Rung::Hands { rounds, only, json, nvml } => {
             done(table(Table::Hands, rounds, &only, json.as_deref(), nvml))

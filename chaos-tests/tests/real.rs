@@ -10,7 +10,9 @@ mod machine;
 
 use machine::with_bench;
 use rota_chaos::real::report::Verdict;
-use rota_chaos::real::run;
+use rota_chaos::real::row::Outcome;
+use rota_chaos::real::{run, soak};
+use std::time::Duration;
 
 fn scenario(name: &str, rounds: usize) {
     let report = with_bench(rounds, async |bench| run(name, bench).await)
@@ -160,6 +162,31 @@ fn p3f_frozen_follower_costs_one_deadline() {
 #[test]
 fn o1_rolling_restart() {
     scenario("O1", 1);
+}
+
+#[test]
+fn o1_rolling_restart_in_haste() {
+    scenario("O1-hasty", 1);
+}
+
+/// A few seconds of overlapping faults; `rota-chaos soak` does it for hours, `ROTA_SOAK_SECONDS` here for longer.
+#[test]
+fn a_short_soak_holds() {
+    let set = std::env::var("ROTA_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
+    let faults = Duration::from_secs(set.unwrap_or(10));
+    let plan = soak::Plan {
+        faults,
+        seed: 1,
+        leg: Duration::from_secs(120),
+        profile: "chaos".into(),
+        talks: true,
+        meets_all: faults > Duration::from_secs(600),
+    };
+    let row = with_bench(1, async |bench| soak::run(bench, &plan).await).unwrap();
+    println!("{}", row.lines());
+    // Times are for the command: this machine is shared with other tests, and so are its two cores.
+    assert!(row.violations.is_empty() && row.runs > 0, "{}", row.lines());
+    assert_ne!(row.outcome(), Outcome::NotExercised, "{}", row.lines());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! Order: lock the data directory, identity, network, agreement, shims, actors, HTTP, and only then tell systemd.
 
 use crate::actors::root::{Root, end_process};
-use crate::actors::{reconciler, root};
+use crate::actors::{reconciler, renewer, root};
 use crate::address_book;
 use crate::config::{AgentConfig, ConfigError};
 use crate::devices::host::boot_id;
@@ -250,7 +250,8 @@ pub async fn run(config: AgentConfig) -> Result<(), AgentError> {
 pub async fn stop(running: Running) {
     let node = &running.node;
     node.close();
-    say_stopping(node).await;
+    let renewed = tokio::time::timeout(SAY_STOPPING, renewer::renew_last(node));
+    let (_, _) = tokio::join!(say_stopping(node), renewed);
     if node.consensus.leadership().borrow().leading {
         match tokio::time::timeout(HAND_OVER, lead::before_stop(node)).await {
             Ok(Ok(moved)) => {

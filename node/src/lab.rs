@@ -5,6 +5,7 @@
 
 mod asks;
 mod growing;
+pub mod lives;
 mod options;
 
 pub use asks::violations;

@@ -4,7 +4,7 @@
 use super::Bench;
 use super::report::Report;
 use rota_node::bench::pulse::{Pulse, Span};
-use rota_node::bench::rolling::roll;
+use rota_node::bench::rolling::{Pace, Rolled, roll};
 use rota_node::lab::{LabError, new_request, wait_for};
 use rota_node::lab_work::{Stubborn, Witness, as_array, shell_job};
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
@@ -13,32 +13,26 @@ use std::time::{Duration, Instant};
 
 /// The least gap that an election leaves in the chaos profile, in ms: a planned move is shorter.
 const ELECTION_MS_MIN: u64 = 750;
-/// Longest gap at the restart of a leader, in ms (O1); `rota bench rolling` tells what it is on a quiet machine.
-const LEADER_MS_MAX: u64 = 2_500;
+/// Longest gap at the restart of a leader, in ms (O1): a move by plan and a busy machine, and still no election;
+/// `rota bench rolling` tells what it is on a quiet one.
+const LEADER_MS_MAX: u64 = 750;
+/// Longest gap at the restart of a peer that does not lead and has no client, in ms (P2: 200), on a busy machine.
+const FOLLOWER_MS_MAX: u64 = 500;
 /// Longest time until a drained host leads no more, in ms.
 const MOVED_MS_MAX: u64 = 2_000;
 
-/// O1: five agents restarted, the leader first, then once more with the leader last.
+/// O1: five agents restarted, the leader first, then once more with the leader last. Each is back before the next is
+/// stopped, and no lease is lost by that, short as those of this profile are.
 pub(super) async fn restarted_in_turn(bench: &Bench) -> Result<Report, LabError> {
     let mut violations = Vec::new();
     let (mut total, mut leader, mut follower) = (0, 0, 0);
     for _ in 0..bench.rounds {
-        let mut lab = bench
-            .lab("O1", 5, |options| {
-                options.cpus = Some("64".into());
-                // The lease of the chaos profile is shorter than five agents that start on a busy machine may stall.
-                options.profile = "production".into();
-            })
-            .await?;
-        let rolled = roll(&mut lab, &bench.dir.join("O1")).await?;
-        for (what, count) in [
-            ("accepted jobs lost", rolled.found.lost),
-            ("ids given twice", rolled.found.ids_reused),
-            ("tasks run twice", rolled.found.run_twice),
-            ("attempts restarted", rolled.attempts_restarted),
-            ("ends lost", rolled.found.ends_lost),
-            ("state hashes differ", rolled.found.hashes_differ),
-        ] {
+        let mut lab = bench.lab("O1", 5, |options| options.cpus = Some("64".into())).await?;
+        let rolled = roll(&mut lab, &bench.dir.join("O1"), Pace::Careful).await?;
+        violations.extend(wrong(&rolled));
+        for (what, count) in
+            [("tasks run twice", rolled.found.run_twice), ("attempts restarted", rolled.attempts_restarted)]
+        {
             if count > 0 {
                 violations.push(format!("{count} {what}"));
             }
@@ -49,9 +43,40 @@ pub(super) async fn restarted_in_turn(bench: &Bench) -> Result<Report, LabError>
         follower = follower.max(most(&rolled.unseen_gaps_ms));
     }
     Ok(Report::of("O1", bench.rounds, &violations)
-        .figure("gap_total_ms", total, None)
         .figure("gap_leader_ms", leader, Some(LEADER_MS_MAX))
-        .figure("gap_follower_ms", follower, None))
+        .figure("gap_follower_ms", follower, Some(FOLLOWER_MS_MAX))
+        .figure("gap_total_ms", total, None))
+}
+
+/// What no restart may cost, however it is done.
+fn wrong(rolled: &Rolled) -> Vec<String> {
+    let mut wrong: Vec<String> = rolled.lived.overlaps.iter().map(|what| format!("I1: {what}")).collect();
+    for (what, count) in [
+        ("accepted jobs lost", rolled.found.lost),
+        ("ids given twice", rolled.found.ids_reused),
+        ("state hashes differ", rolled.found.hashes_differ),
+    ] {
+        if count > 0 {
+            wrong.push(format!("{count} {what}"));
+        }
+    }
+    if rolled.lived.attempts == 0 {
+        wrong.push("not exercised: no task showed that it lived".into());
+    }
+    wrong
+}
+
+/// O1 by somebody who does not look: the next agent is stopped while those before may still be on their way, so that a
+/// majority may be away and leases run out. That may cost attempts; no task is ever there twice at once.
+pub(super) async fn restarted_in_haste(bench: &Bench) -> Result<Report, LabError> {
+    let (mut violations, mut restarted) = (Vec::new(), 0);
+    for _ in 0..bench.rounds {
+        let mut lab = bench.lab("O1-hasty", 5, |options| options.cpus = Some("64".into())).await?;
+        let rolled = roll(&mut lab, &bench.dir.join("O1-hasty"), Pace::Hasty).await?;
+        violations.extend(wrong(&rolled));
+        restarted += rolled.attempts_restarted;
+    }
+    Ok(Report::of("O1-hasty", bench.rounds, &violations).figure("attempts_restarted", restarted, None))
 }
 
 /// O5: the leader's host is drained while its tasks run; then all hosts are.

@@ -37,6 +37,7 @@ pub mod report;
 pub mod row;
 pub mod sessions;
 pub mod slow_disk;
+pub mod soak;
 mod spaces;
 mod starved;
 mod traffic;
@@ -99,6 +100,27 @@ impl Bench {
     }
 }
 
+/// Does something with a bench of this very program: in this folder, or in one that goes when it is done.
+///
+/// # Errors
+/// The folder, the program or the runtime is not to be had, or what was done fails.
+pub fn with_runtime<T>(
+    dir: Option<&std::path::Path>,
+    rounds: usize,
+    act: impl AsyncFnOnce(Bench) -> Result<T, LabError>,
+) -> Result<T, LabError> {
+    let io = |e| LabError::Io("the lab cannot be set up".into(), e);
+    let (kept, temporary) = match dir {
+        Some(dir) => (Some(dir.to_owned()), None),
+        None => (None, Some(tempfile::tempdir().map_err(io)?)),
+    };
+    let dir = kept.or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned())).unwrap_or_default();
+    let exe = std::env::current_exe().map_err(io)?;
+    let bench = Bench { exe, exe_args: vec!["rota".into()], dir, rounds, nvml: None };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io)?;
+    runtime.block_on(act(bench))
+}
+
 /// What a command printed, and its status.
 struct Said {
     status: i32,
@@ -119,7 +141,7 @@ fn budget(name: &str, default: u64) -> u64 {
 }
 
 /// Names of all scenarios, by fault id, in the order in which they run.
-pub const SCENARIOS: [&str; 37] = [
+pub const SCENARIOS: [&str; 38] = [
     "P1",
     "P2",
     "P3",
@@ -149,6 +171,7 @@ pub const SCENARIOS: [&str; 37] = [
     "R041",
     "P3F",
     "O1",
+    "O1-hasty",
     "O5",
     "D6",
     "D7",
@@ -204,6 +227,7 @@ async fn scenario(name: &str, bench: &Bench) -> Result<Report, LabError> {
         "R041" => gang_size::shrinks_and_grows(bench).await,
         "P3F" => freeze::follower_frozen(bench).await,
         "O1" => lead::restarted_in_turn(bench).await,
+        "O1-hasty" => lead::restarted_in_haste(bench).await,
         "O5" => lead::host_drained(bench).await,
         "D6" => full_disk::no_room(bench).await,
         "D7" => full_disk::read_only(bench).await,

@@ -2,6 +2,7 @@
 
 use super::report::{Report, Verdict};
 use serde_json::{Value, json};
+use std::process::ExitCode;
 
 /// How a row came out. There is no "maybe".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +18,16 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Of a command that tried this alone: 0 it held, 1 it did not, 2 it was not tried.
+    #[must_use]
+    pub fn exit_code(self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Held | Self::NoSubject => 0,
+            Self::Broken => 1,
+            Self::NotExercised => 2,
+        })
+    }
+
     /// For people.
     #[must_use]
     pub fn words(self) -> &'static str {
@@ -155,12 +166,35 @@ impl Row {
         self.skip(why)
     }
 
+    /// Other tries of the same row; what is not known of it yet comes from them.
+    pub fn merge(&mut self, other: Self) {
+        if self.what.is_empty() {
+            self.what = other.what;
+        }
+        self.stated_ms = self.stated_ms.or(other.stated_ms);
+        self.runs += other.runs;
+        self.measured_ms.extend(other.measured_ms);
+        self.violations.extend(other.violations);
+        self.skipped = self.skipped.take().or(other.skipped);
+        self.no_subject |= other.no_subject;
+        for figure in other.figures {
+            self.also(&figure.name, figure.max, figure.stated);
+        }
+    }
+
     /// The middle of what was measured, in ms.
     #[must_use]
     pub fn p50_ms(&self) -> Option<u64> {
+        self.permille_ms(500)
+    }
+
+    /// So many of a thousand took no longer, in ms.
+    #[must_use]
+    pub fn permille_ms(&self, permille: usize) -> Option<u64> {
         let mut sorted = self.measured_ms.clone();
         sorted.sort_unstable();
-        sorted.get(sorted.len() / 2).copied()
+        let last = sorted.len().checked_sub(1)?;
+        sorted.get((sorted.len() * permille / 1_000).min(last)).copied()
     }
 
     /// The greatest that was measured, in ms.
@@ -185,7 +219,10 @@ impl Row {
     /// The head of the table.
     #[must_use]
     pub fn head() -> String {
-        format!("{:6} {:>5} {:>9} {:>8} {:>8}  {:13} WHAT", "ROW", "RUNS", "STATED", "P50", "MAX", "OUTCOME")
+        format!(
+            "{:9} {:>4} {:>9} {:>8} {:>8} {:>8}  {:13} WHAT",
+            "ROW", "RUNS", "STATED", "P50", "P99", "MAX", "OUTCOME"
+        )
     }
 
     /// One line of the table, and one for each violation.
@@ -194,11 +231,12 @@ impl Row {
         let ms = |ms: Option<u64>| ms.map_or("-".to_owned(), |ms| format!("{ms} ms"));
         let outcome = self.outcome().words();
         let mut lines = format!(
-            "{:6} {:>5} {:>9} {:>8} {:>8}  {outcome:13} {}",
+            "{:9} {:>4} {:>9} {:>8} {:>8} {:>8}  {outcome:13} {}",
             self.id,
             self.runs,
             ms(self.stated_ms),
             ms(self.p50_ms()),
+            ms(self.permille_ms(990)),
             ms(self.max_ms()),
             self.what
         );
@@ -224,6 +262,7 @@ impl Row {
             "runs": self.runs,
             "stated_ms": self.stated_ms,
             "p50_ms": self.p50_ms(),
+            "p99_ms": self.permille_ms(990),
             "max_ms": self.max_ms(),
             "violations": self.violations,
             "skipped": self.skipped,

@@ -24,13 +24,13 @@ const WATCHED: Duration = Duration::from_secs(5);
 
 /// One agent under the throttle.
 #[derive(Debug)]
-struct Throttle {
+pub(super) struct Throttle {
     group: PathBuf,
 }
 
 impl Throttle {
     /// Why there is none here.
-    fn missing(dir: &Path) -> Option<String> {
+    pub(super) fn missing(dir: &Path) -> Option<String> {
         let file = Path::new(THROTTLES).join("blkio.throttle.write_iops_device");
         if !rustix::process::geteuid().is_root() || !file.exists() {
             return Some(format!("needs root and {}", file.display()));
@@ -40,7 +40,7 @@ impl Throttle {
             .then(|| format!("{} lies on no disk that can be throttled", dir.display()))
     }
 
-    fn around(pid: u32, dir: &Path, operations: u32) -> std::io::Result<Self> {
+    pub(super) fn around(pid: u32, dir: &Path, operations: u32) -> std::io::Result<Self> {
         let group = Path::new(THROTTLES).join(format!("rota-slow-{pid}"));
         std::fs::create_dir_all(&group)?;
         let throttle = Self { group };

@@ -3,6 +3,11 @@
 //!
 //! The deadline counts from the send time of the last acknowledged renewal (FAULTS 2.0). A host that cannot reach the
 //! leader renews through any peer.
+//!
+//! A restart costs a lease nothing but the time in which no agent runs: it is renewed last of all before a stop, and from the
+//! first moment after a start, while the agent still looks at its devices and waits for the log. What runs goes on under
+//! that; nothing new starts before the host is registered and has caught up. Whatever else takes long, renewals go on
+//! beside it.
 
 use crate::actors::reconciler;
 use crate::io::clock;
@@ -13,6 +18,7 @@ use crate::node::Node;
 use crate::peer_handler;
 use crate::shim::LeaseFile;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use rota_core::state::host::HostLife;
 use rota_protocol::RequestId;
 use rota_protocol::command::{Command, Outcome, Proposal};
 use rota_protocol::device::HostRegistration;
@@ -26,6 +32,8 @@ use std::time::Duration;
 
 /// How long a registration may take to commit.
 const REGISTER_DEADLINE: Duration = Duration::from_millis(2_000);
+/// A renewal that failed is tried again after this part of the usual interval.
+const AGAIN_PART: u32 = 4;
 
 /// This host's own lease.
 pub struct OwnLease {
@@ -43,6 +51,8 @@ pub enum Msg {
     Now,
     /// The regular renewal.
     Tick,
+    /// One that failed, once more.
+    Again,
     /// The hardware is not what was registered.
     FactsChanged,
 }
@@ -53,12 +63,35 @@ pub struct Renewer;
 /// What it needs.
 pub struct State {
     node: Arc<Node>,
-    /// What was registered last: an equal registration is not proposed again.
-    registered: Option<HostRegistration>,
+    coming: Coming,
+    /// The lease that the agent before this one held, until this one is registered.
+    kept: Option<OwnLease>,
     /// Which peer is asked when the leader does not answer.
     turn: usize,
+    /// Between two renewals.
+    every: Duration,
+    /// [`Msg::Again`] is on its way.
+    again: bool,
+}
+
+/// How far this start has come.
+#[derive(Default)]
+struct Coming {
+    /// What was registered last: an equal registration is not proposed again.
+    registered: Option<HostRegistration>,
     /// The log knows of this start.
     told: bool,
+}
+
+/// What came of a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Renewed {
+    /// Acknowledged, or there is nothing to renew.
+    Yes,
+    /// Not acknowledged: it may be the next time.
+    No,
+    /// This epoch is not in force any more.
+    Over(LeaseEpoch),
 }
 
 impl Actor for Renewer {
@@ -70,27 +103,120 @@ impl Actor for Renewer {
         let every = Duration::from_millis(node.config.profile.lease().renew_ms);
         myself.send_interval(every, || Msg::Tick);
         myself.cast(Msg::Tick)?;
-        Ok(State { node, registered: None, turn: 0, told: false })
+        let kept = kept(&node);
+        Ok(State { node, coming: Coming::default(), kept, turn: 0, every, again: false })
     }
 
     async fn handle(
         &self,
-        _: ActorRef<Msg>,
+        myself: ActorRef<Msg>,
         message: Msg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         super::failpoint::hit("renewer");
-        if let Msg::Now = message {
-            state.node.doors.renewer.answered();
+        let State { node, coming, kept, turn, every, again } = state;
+        match message {
+            Msg::Now => node.doors.renewer.answered(),
+            Msg::Again => *again = false,
+            Msg::Tick | Msg::FactsChanged => {}
         }
-        if !state.told {
-            state.told = tell_start(&state.node).await;
+        if !coming.is_over(node) {
+            // The log may take its time, and the lease does not wait for it.
+            tokio::select! {
+                () = coming.come(node) => {}
+                () = keep(node, kept, turn, *every) => {}
+            }
         }
-        if state.told && !is_registered(state) {
-            register(state).await;
+        match renew(node, kept, turn).await {
+            Renewed::Yes => {}
+            Renewed::No if *again => {}
+            Renewed::No => {
+                *again = true;
+                myself.send_after(*every / AGAIN_PART, || Msg::Again);
+            }
+            Renewed::Over(epoch) => {
+                *kept = None;
+                coming.registered = None;
+                tokio::select! {
+                    () = coming.come(node) => {}
+                    () = keep(node, kept, turn, *every) => {}
+                }
+                let lease = node.lease.lock().unwrap_or_else(PoisonError::into_inner);
+                // A new epoch is renewed at once; the old one again would be refused again, so that waits its turn.
+                if lease.as_ref().is_some_and(|own| own.epoch != epoch) {
+                    node.doors.renewer.knock(Msg::Now);
+                }
+            }
         }
-        renew(state).await;
         Ok(())
+    }
+}
+
+/// The lease under which this host's attempts run already, as far as its own copy of the state knows. Another boot has
+/// none, and what the log let go meanwhile is refused when it is renewed.
+fn kept(node: &Node) -> Option<OwnLease> {
+    let epoch = node.consensus.read(|state| {
+        let host = state.host(node.host)?;
+        (host.life == HostLife::Up && host.boot == node.boot).then_some(host.epoch)
+    })?;
+    OwnLease::open(node, epoch)
+}
+
+impl OwnLease {
+    /// The lease of an epoch; a deadline that an earlier agent wrote stays.
+    fn open(node: &Node, epoch: LeaseEpoch) -> Option<Self> {
+        match LeaseFile::open(&node.config.data_dir.join("lease"), &node.boot, epoch) {
+            Ok(file) => {
+                let mut holder = LeaseHolder::new(node.config.profile.lease());
+                holder.set_epoch(epoch);
+                Some(Self { epoch, holder, file })
+            }
+            Err(error) => {
+                tracing::error!(%error, "cannot open the lease file");
+                None
+            }
+        }
+    }
+}
+
+/// Renews for as long as it is polled.
+async fn keep(node: &Arc<Node>, kept: &mut Option<OwnLease>, turn: &mut usize, every: Duration) {
+    loop {
+        let pause = match renew(node, kept, turn).await {
+            Renewed::Yes => every,
+            Renewed::No => every / AGAIN_PART,
+            Renewed::Over(_) => {
+                // Registering is what comes next anyway.
+                *kept = None;
+                every
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// The last renewal of an agent that stops: whoever starts it again has a whole lease's time for that.
+pub(crate) async fn renew_last(node: &Arc<Node>) {
+    if let Renewed::No = renew(node, &mut None, &mut 0).await {
+        tracing::info!("the lease was not renewed before the stop");
+    }
+}
+
+impl Coming {
+    fn is_over(&self, node: &Node) -> bool {
+        self.told && self.registered.is_some() && self.registered == registration(node)
+    }
+
+    async fn come(&mut self, node: &Arc<Node>) {
+        if !self.told {
+            self.told = tell_start(node).await;
+        }
+        if self.told
+            && !self.is_over(node)
+            && let Some(registration) = register(node).await
+        {
+            self.registered = Some(registration);
+        }
     }
 }
 
@@ -98,10 +224,6 @@ fn registration(node: &Node) -> Option<HostRegistration> {
     let mut facts = node.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
     facts.notes.reads = node.config.reads();
     Some(HostRegistration { boot: node.boot, addr: node.config.advertised(), facts })
-}
-
-fn is_registered(state: &State) -> bool {
-    state.registered.is_some() && state.registered == registration(&state.node)
 }
 
 /// Tells the log that an agent started on this data. Refused, it is a copy, an old backup or a removed host: it ends.
@@ -126,9 +248,9 @@ async fn tell_start(node: &Node) -> bool {
     }
 }
 
-async fn register(state: &mut State) {
-    let node = &state.node;
-    let Some(registration) = registration(node) else { return };
+/// Registers this host, and gives what is registered now.
+async fn register(node: &Arc<Node>) -> Option<HostRegistration> {
+    let registration = registration(node)?;
     let command = Command::RegisterHost { host: node.host, registration: registration.clone() };
     let proposal = Proposal { request: RequestId::NONE, actor: Author::system(), command };
     match node.consensus.propose(vec![proposal], REGISTER_DEADLINE).await.map(|mut outcomes| outcomes.pop()) {
@@ -137,71 +259,73 @@ async fn register(state: &mut State) {
             // restarted host would start what was cancelled while it was away.
             if let Err(error) = node.consensus.read_barrier(REGISTER_DEADLINE).await {
                 tracing::warn!(%error, "registered, but the state cannot be brought up to date yet");
-                return;
+                return None;
             }
             tracing::info!(%epoch, "registered");
-            state.registered = Some(registration);
             let mut lease = node.lease.lock().unwrap_or_else(PoisonError::into_inner);
-            if lease.as_ref().is_none_or(|own| own.epoch != epoch) {
-                match LeaseFile::open(&node.config.data_dir.join("lease"), &node.boot, epoch) {
-                    Ok(file) => {
-                        let mut holder = LeaseHolder::new(node.config.profile.lease());
-                        holder.set_epoch(epoch);
-                        *lease = Some(OwnLease { epoch, holder, file });
-                    }
-                    Err(error) => tracing::error!(%error, "cannot open the lease file"),
-                }
+            if lease.as_ref().is_none_or(|own| own.epoch != epoch)
+                && let Some(own) = OwnLease::open(node, epoch)
+            {
+                *lease = Some(own);
             }
+            return Some(registration);
         }
         Ok(other) => tracing::warn!(?other, "the registration was refused"),
         Err(error) => tracing::warn!(%error, "cannot register"),
     }
+    None
 }
 
-async fn renew(state: &mut State) {
-    let renewal = {
-        let mut lease = state.node.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        lease.as_mut().and_then(|own| own.holder.send(clock::boottime_ms()))
-    };
-    let Some(renewal) = renewal else { return };
-    let reply = ask(state, renewal.epoch).await;
+/// Does something with the lease that is to be renewed: the host's own, or, before there is one, the one that was kept.
+fn with_lease<T>(
+    node: &Node,
+    kept: &mut Option<OwnLease>,
+    act: impl FnOnce(&mut OwnLease) -> T,
+) -> Option<T> {
+    let mut lease = node.lease.lock().unwrap_or_else(PoisonError::into_inner);
+    lease.as_mut().or(kept.as_mut()).map(act)
+}
+
+/// Renews once.
+async fn renew(node: &Arc<Node>, kept: &mut Option<OwnLease>, turn: &mut usize) -> Renewed {
+    let sent = with_lease(node, kept, |own| own.holder.send(clock::boottime_ms()));
+    let Some(renewal) = sent.flatten() else { return Renewed::Yes };
+    let reply = ask(node, turn, renewal.epoch).await;
     let result = if matches!(reply, Some(PeerReply::Renewed)) { "ok" } else { "failed" };
     metrics::counter!(crate::meters::LEASE_RENEWALS, "result" => result).increment(1);
     match reply {
         Some(PeerReply::Renewed) => {
-            let mut lease = state.node.lease.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(own) = lease.as_mut()
-                && let Some(deadline_ms) = own.holder.ack(renewal, clock::boottime_ms())
-            {
+            let moved = with_lease(node, kept, |own| {
+                let deadline_ms = own.holder.ack(renewal, clock::boottime_ms())?;
                 if let Err(error) = own.file.extend(deadline_ms) {
                     // The shims go by the old deadline: tasks may be ended early, never late.
                     tracing::error!(%error, "cannot extend the lease file");
                 }
+                Some(())
+            });
+            if moved.flatten().is_some() {
                 // Grants that came without a lease wait for one.
-                state.node.doors.reconciler.knock(reconciler::Msg::Wake);
+                node.doors.reconciler.knock(reconciler::Msg::Wake);
             }
+            Renewed::Yes
         }
         Some(PeerReply::Refused(error)) if error.code == ErrorCode::Conflict => {
             tracing::warn!(%error, "the lease is over; registering again");
-            state.registered = None;
-            register(state).await;
-            let lease = state.node.lease.lock().unwrap_or_else(PoisonError::into_inner);
-            // A new epoch is renewed at once; the old one again would be refused again, so that waits its turn.
-            if lease.as_ref().is_some_and(|own| own.epoch != renewal.epoch) {
-                state.node.doors.renewer.knock(Msg::Now);
-            }
+            Renewed::Over(renewal.epoch)
         }
-        other => tracing::debug!(?other, "the lease was not renewed"),
+        other => {
+            tracing::debug!(?other, "the lease was not renewed");
+            Renewed::No
+        }
     }
 }
 
 /// Asks the leader, or any other peer to relay.
-async fn ask(state: &mut State, epoch: LeaseEpoch) -> Option<PeerReply> {
-    let node = Arc::clone(&state.node);
+async fn ask(node: &Arc<Node>, turn: &mut usize, epoch: LeaseEpoch) -> Option<PeerReply> {
     let ttl = Duration::from_millis(node.config.profile.lease().renew_ms);
     let leader = node.consensus.leadership().borrow().leader;
     if leader == Some(node.host) {
-        return tokio::time::timeout(ttl, peer_handler::renew(&node, node.host, epoch, false)).await.ok();
+        return tokio::time::timeout(ttl, peer_handler::renew(node, node.host, epoch, false)).await.ok();
     }
     let request = || PeerRequest::Renew { host: node.host, epoch, relayed: false };
     if let Some(leader) = leader {
@@ -216,6 +340,6 @@ async fn ask(state: &mut State, epoch: LeaseEpoch) -> Option<PeerReply> {
     if others.is_empty() {
         return None;
     }
-    state.turn += 1;
-    node.net.call(others[state.turn % others.len()], request(), ttl / 2).await.ok()
+    *turn += 1;
+    node.net.call(others[*turn % others.len()], request(), ttl / 2).await.ok()
 }

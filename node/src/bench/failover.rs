@@ -135,7 +135,7 @@ pub async fn kill_leaders(lab: &mut Lab, dir: &Path, plan: &FailoverPlan) -> Res
         let gap = gap_of_one_kill(lab, leader, &mut client, &witness, &mut jobs).await?;
         found.gaps_ms.push(u64::try_from(gap.as_millis()).unwrap_or(u64::MAX));
         lab.spawn(leader)?;
-        lab.until_up(lab.peers.len()).await?;
+        lab.until_back(leader).await?;
     }
     found.judge(lab, &mut client, &witness, &jobs).await?;
     Ok(found)

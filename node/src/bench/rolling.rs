@@ -6,6 +6,7 @@ use super::failover::Found;
 use super::figures::Figures;
 use super::pulse::{Pulse, Span, pair};
 use crate::cli::ops::BenchRollingArgs;
+use crate::lab::lives::{Lived, Lives};
 use crate::lab::{Lab, LabError, wait_for};
 use crate::lab_work::{Stubborn, Witness, as_array, shell_job};
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
@@ -16,6 +17,16 @@ use std::time::{Duration, Instant};
 const LONG_TASKS: u32 = 20;
 /// How long is looked on before and after each restart.
 const BESIDE: Duration = Duration::from_millis(200);
+
+/// When the next agent is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// When the one before takes part again.
+    Careful,
+    /// When all hosts are up by the log, which they never cease to be in so short a time: on a slow machine several agents are
+    /// then away at once, and perhaps a majority. That may cost attempts, and must never double one.
+    Hasty,
+}
 
 /// What came of it.
 #[derive(Debug, Clone, Default)]
@@ -32,6 +43,8 @@ pub struct Rolled {
     pub stops_ms: Vec<u64>,
     /// Attempts of the long tasks beyond one each.
     pub attempts_restarted: u64,
+    /// Lives of the long tasks: whether two attempts of one ever lived at once.
+    pub lived: Lived,
 }
 
 /// Restarts all agents of a cluster of its own twice and tells the figures.
@@ -46,7 +59,8 @@ pub async fn run(args: &BenchRollingArgs) -> Result<Figures, LabError> {
     })
     .await?;
     let dir = bench.dir.clone();
-    let rolled = roll(bench.lab(), &dir).await?;
+    let pace = if args.hasty { Pace::Hasty } else { Pace::Careful };
+    let rolled = roll(bench.lab(), &dir, pace).await?;
     let mut figures = Figures::default();
     figures.count("restarts", rolled.found.gaps_ms.len() as u64);
     figures.count("gap_total_ms", rolled.found.gaps_ms.iter().sum());
@@ -60,6 +74,7 @@ pub async fn run(args: &BenchRollingArgs) -> Result<Figures, LabError> {
         figures.percentiles(&format!("{name}_"), &mut times);
     }
     figures.count("attempts_restarted", rolled.attempts_restarted);
+    figures.count("attempts_at_once", rolled.lived.overlaps.len() as u64);
     rolled.found.tell(&mut figures);
     Ok(figures)
 }
@@ -68,10 +83,11 @@ pub async fn run(args: &BenchRollingArgs) -> Result<Figures, LabError> {
 ///
 /// # Errors
 /// The cluster stops answering, or an agent does not come back.
-pub async fn roll(lab: &mut Lab, dir: &Path) -> Result<Rolled, LabError> {
+pub async fn roll(lab: &mut Lab, dir: &Path, pace: Pace) -> Result<Rolled, LabError> {
     let witness = Witness::new(dir);
     let over = dir.join("over");
-    let wait = format!("while [ ! -e {} ]; do sleep 0.1; done", over.display());
+    let lives = Lives::new(dir, "lives");
+    let wait = lives.until(&over);
     let mut client = Stubborn::new(lab, 0);
     let long = client.submit(as_array(shell_job("long", &witness.script(&wait)), LONG_TASKS)).await?;
     wait_for("the long tasks", Duration::from_secs(30), async || {
@@ -91,7 +107,7 @@ pub async fn roll(lab: &mut Lab, dir: &Path) -> Result<Rolled, LabError> {
             order.push(leader);
         }
         for number in order {
-            restart(lab, number, &submits, &mut rolled).await?;
+            restart(lab, number, pace, (&submits, &mut rolled)).await?;
         }
     }
     std::fs::write(&over, "").map_err(|e| LabError::Io("cannot end the long tasks".into(), e))?;
@@ -99,6 +115,7 @@ pub async fn roll(lab: &mut Lab, dir: &Path) -> Result<Rolled, LabError> {
     jobs.extend(submits.finish().await?);
     jobs.extend(runs.finish().await?);
     rolled.found.judge(lab, &mut client, &witness, &jobs).await?;
+    rolled.lived = lives.judge();
     let show = ApiRequest::Show { job: long, freshness: Freshness::Linearizable };
     if let ApiReply::Job(view) = client.ask(show, Duration::from_secs(10)).await? {
         rolled.attempts_restarted = (view.attempts.len() as u64).saturating_sub(u64::from(LONG_TASKS));
@@ -106,7 +123,12 @@ pub async fn roll(lab: &mut Lab, dir: &Path) -> Result<Rolled, LabError> {
     Ok(rolled)
 }
 
-async fn restart(lab: &mut Lab, number: usize, submits: &Pulse, rolled: &mut Rolled) -> Result<(), LabError> {
+async fn restart(
+    lab: &mut Lab,
+    number: usize,
+    pace: Pace,
+    (submits, rolled): (&Pulse, &mut Rolled),
+) -> Result<(), LabError> {
     tokio::time::sleep(BESIDE).await;
     let (leads, connected) = (lab.leader().await? == number, submits.asks(&lab.peers[number].socket()));
     let began = Instant::now();
@@ -114,7 +136,10 @@ async fn restart(lab: &mut Lab, number: usize, submits: &Pulse, rolled: &mut Rol
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     rolled.stops_ms.push(ms(began.elapsed()));
     lab.spawn(number)?;
-    lab.until_up(lab.peers.len()).await?;
+    match pace {
+        Pace::Careful => lab.until_back(number).await?,
+        Pace::Hasty => lab.until_up(lab.peers.len()).await?,
+    }
     tokio::time::sleep(BESIDE).await;
     let gap = ms(submits.gap(Span::since(began)));
     rolled.found.gaps_ms.push(gap);

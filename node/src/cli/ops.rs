@@ -349,6 +349,9 @@ pub struct BenchRollingArgs {
     /// Hosts
     #[arg(long, default_value_t = 5)]
     pub peers: usize,
+    /// Stop the next agent without waiting until the one before is back
+    #[arg(long)]
+    pub hasty: bool,
     /// Time bounds: production or chaos
     #[arg(long, default_value = "production")]
     pub profile: String,

@@ -27,6 +27,16 @@ impl Lab {
         .await
     }
 
+    /// Waits until a host that was started again takes part again, and all the others do. A host that was away for less than
+    /// its lease never ceased to be up in the log, so that alone says nothing.
+    ///
+    /// # Errors
+    /// Not in time.
+    pub async fn until_back(&self, number: usize) -> Result<(), LabError> {
+        self.until_answers(number).await?;
+        self.until_up(self.peers.len()).await
+    }
+
     /// Waits until `count` hosts take work and as many of them vote as should.
     ///
     /// # Errors

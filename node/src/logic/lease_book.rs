@@ -11,6 +11,9 @@ use super::lease::LeaseParams;
 use rota_protocol::{HostId, LeaseEpoch};
 use std::collections::BTreeMap;
 
+/// Most leases that are let go at once, in one log entry (fault C6).
+pub const EXPIRIES_MAX: usize = 100;
+
 /// What happens to a renewal that came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receipt {
@@ -167,7 +170,7 @@ impl LeaseBook {
         if confirmed { RoundEnd::Acknowledge(tickets) } else { RoundEnd::Refuse(tickets) }
     }
 
-    /// Leases that seem to have run out. Before any of them is expired the driver feeds in every renewal that it has
+    /// Leases that seem to have run out, the first hundred: the others may still be renewed until it is their turn. Before any of them is expired the driver feeds in every renewal that it has
     /// queued, confirms its quorum, and asks [`Self::still_due`].
     #[must_use]
     pub fn due(&self, now_ms: u64) -> Vec<DueLease> {
@@ -176,6 +179,7 @@ impl LeaseBook {
             .iter()
             .filter(|(_, held)| now_ms.saturating_sub(held.heard_ms) > expiry_ms)
             .map(|(host, held)| DueLease { host: *host, epoch: held.epoch, heard_ms: held.heard_ms })
+            .take(EXPIRIES_MAX)
             .collect()
     }
 

@@ -73,6 +73,28 @@ fn a_renewal_that_comes_after_the_verdict_is_not_taken() {
     assert_eq!(book.on_receipt(HOST, LeaseEpoch(2), 2, 5_301), Receipt::Waits);
 }
 
+/// Fault C6: however many leases are due at once, an entry lets go of a hundred, and only those can be renewed no more.
+#[test]
+fn a_storm_of_due_leases_is_let_go_in_pieces() {
+    let hosts = |from: u64| (from..=10_000).map(|host| (HostId(host), LeaseEpoch(1)));
+    let mut book = LeaseBook::new(LeaseParams::CHAOS);
+    book.on_elected(hosts(1), 0);
+    let mut first = 1;
+    for _ in 0..3 {
+        let due = book.due(6_000);
+        let gone = book.still_due(&due, true);
+        assert_eq!((due.len(), gone.len(), gone[0].0), (EXPIRIES_MAX, EXPIRIES_MAX, HostId(first)));
+        assert_eq!(book.on_receipt(HostId(first), LeaseEpoch(1), 1, 6_000), Receipt::NotHere);
+        // The log has let them go.
+        first += EXPIRIES_MAX as u64;
+        book.set_hosts(hosts(first), 6_000);
+    }
+    for host in first..=10_000 {
+        assert_eq!(book.on_receipt(HostId(host), LeaseEpoch(1), host, 6_001), Receipt::Waits);
+    }
+    assert_eq!(book.due(6_001), [], "all others are back in time");
+}
+
 #[test]
 fn epochs_keep_old_renewals_out_and_new_ones_count_afresh() {
     let mut book = elected(0);

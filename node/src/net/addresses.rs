@@ -86,6 +86,11 @@ impl Inner {
         }
         *slot = Some(addr);
         drop(book);
+        self.retry_now(host);
+    }
+
+    /// Dials of a host that failed may begin again at once.
+    pub(super) fn retry_now(&self, host: HostId) {
         for class in [Class::Raft, Class::Rest, Class::Gossip] {
             self.link(host, class).retry_now();
         }

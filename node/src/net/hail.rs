@@ -130,6 +130,8 @@ pub(super) async fn answer(inner: &Inner, connection: &Connection, from: HostId,
         // It may have moved while nobody could tell.
         inner.hear_address(from, &life.addr);
         inner.sessions.add(from, life.clone(), connection.clone());
+        // It is there: whoever was to be told so by a dial that waits need not wait.
+        inner.retry_now(from);
     } else {
         tracing::info!(host = %from, machine = life.machine, ?admission, "a caller is not let in");
     }
