@@ -50,6 +50,11 @@ fn p6_agent_killed_and_restarted_adopts() {
 }
 
 #[test]
+fn p6_agent_that_starts_longer_than_its_lease_lasts() {
+    scenario("P6-slow", 1);
+}
+
+#[test]
 fn p7_agent_or_shim_killed_for_good() {
     scenario("P7", 1);
 }
@@ -162,11 +167,6 @@ fn p3f_frozen_follower_costs_one_deadline() {
 #[test]
 fn o1_rolling_restart() {
     scenario("O1", 1);
-}
-
-#[test]
-fn o1_rolling_restart_in_haste() {
-    scenario("O1-hasty", 1);
 }
 
 /// A few seconds of overlapping faults; `rota-chaos soak` does it for hours, `ROTA_SOAK_SECONDS` here for longer.

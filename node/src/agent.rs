@@ -4,7 +4,7 @@
 //! Order: lock the data directory, identity, network, agreement, shims, actors, HTTP, and only then tell systemd.
 
 use crate::actors::root::{Root, end_process};
-use crate::actors::{reconciler, renewer, root};
+use crate::actors::{early, failpoint, reconciler, renewer, root};
 use crate::address_book;
 use crate::config::{AgentConfig, ConfigError};
 use crate::devices::host::boot_id;
@@ -141,12 +141,15 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     let consensus = Consensus::start_as(consensus_config, config.reads(), link).await?;
     life::save(&config.data_dir, &identity, &life)?;
     handler.set_consensus(consensus.clone());
+    let early = early::renew(consensus.clone(), Arc::clone(&net), (identity.host, boot), config.clone());
+    let renewals = tokio::spawn(early);
     if identity.host == HostId(1) {
         tokio::spawn(found(consensus.clone(), Arc::clone(&identity), config.advertised(), config.reads()));
     }
     let (notes, from_shims) = mpsc::channel(SHIM_NOTES_MAX);
     let exe = std::env::current_exe().map_err(io("cannot tell which program this is"))?;
     let (cages, offer) = (config.cages(), config.offer()?);
+    failpoint::stall("shims").await;
     let (shims, adopted) = ShimHost::start_caged(&exe, &config.data_dir, (&cages, offer), notes).await?;
     shims.keep_by(config.output.rules());
     let place = shims.place();
@@ -159,6 +162,7 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     handler.set_node(Arc::clone(&node));
     let (root, _) =
         Actor::spawn(None, Root, Arc::clone(&node)).await.map_err(|e| AgentError::Actors(e.to_string()))?;
+    renewals.abort();
     tokio::spawn(pass_on(from_shims, Arc::clone(&node)));
     tokio::spawn(crate::storage::watch(Arc::downgrade(&node)));
     tokio::spawn(lead::watch(Arc::downgrade(&node)));

@@ -232,6 +232,11 @@ impl Lab {
         self.options.config = Some(config.to_owned());
     }
 
+    /// Another environment for agents that start from now on.
+    pub fn surround(&mut self, env: &[(&str, &str)]) {
+        self.options.env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    }
+
     /// Sends a signal to a host's agent; KILL also waits until it is gone.
     ///
     /// # Errors

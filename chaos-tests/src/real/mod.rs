@@ -37,6 +37,7 @@ pub mod report;
 pub mod row;
 pub mod sessions;
 pub mod slow_disk;
+pub mod slow_start;
 pub mod soak;
 mod spaces;
 mod starved;
@@ -141,12 +142,13 @@ fn budget(name: &str, default: u64) -> u64 {
 }
 
 /// Names of all scenarios, by fault id, in the order in which they run.
-pub const SCENARIOS: [&str; 38] = [
+pub const SCENARIOS: [&str; 39] = [
     "P1",
     "P2",
     "P3",
     "P4",
     "P6",
+    "P6-slow",
     "P7",
     "P8",
     "P11",
@@ -199,6 +201,7 @@ async fn scenario(name: &str, bench: &Bench) -> Result<Report, LabError> {
         "P3" => freeze::leader_frozen(bench).await,
         "P4" => freeze::agent_frozen_past_its_lease(bench).await,
         "P6" => agent_death::restarted(bench).await,
+        "P6-slow" => slow_start::slower_than_its_lease(bench).await,
         "P7" => agent_death::not_restarted(bench).await,
         "P8" => actor_death::restarted_or_given_up(bench).await,
         "P11" => agent_death::started_twice(bench).await,

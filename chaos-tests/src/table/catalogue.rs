@@ -44,6 +44,7 @@ pub(super) fn what_of(id: &str) -> &'static str {
         "P3F" => "follower frozen: longest gap of the others",
         "P4" => "agent frozen past its lease: its task ends before the next begins",
         "P6" => "agent killed and started again: until its tasks are adopted",
+        "P6-slow" => "agent killed, the next takes longer to start than its lease lasts: nothing ends",
         "P7" => "agent or shim killed for good: until the task is gone",
         "P8" => "actors panic: until they work again",
         "P11" => "two agents on one data directory: until the second has ended",

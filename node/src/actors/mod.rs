@@ -8,6 +8,7 @@ pub mod certifier;
 pub mod device;
 pub mod devices;
 pub mod door;
+pub(crate) mod early;
 pub mod failpoint;
 pub mod gossip;
 pub mod health;

@@ -9,24 +9,22 @@
 //! that; nothing new starts before the host is registered and has caught up. Whatever else takes long, renewals go on
 //! beside it.
 
-use crate::actors::reconciler;
+use crate::actors::{early, reconciler};
 use crate::io::clock;
 use crate::logic::lease::LeaseHolder;
 use crate::members::door;
-use crate::net::PeerLink;
 use crate::node::Node;
 use crate::peer_handler;
 use crate::shim::LeaseFile;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use rota_core::state::host::HostLife;
 use rota_protocol::RequestId;
 use rota_protocol::command::{Command, Outcome, Proposal};
 use rota_protocol::device::HostRegistration;
 use rota_protocol::error::ErrorCode;
-use rota_protocol::ids::{HostId, LeaseEpoch};
+use rota_protocol::ids::LeaseEpoch;
 use rota_protocol::job::Actor as Author;
 use rota_protocol::members::{MemberChange, NotLetIn};
-use rota_protocol::peer::{PeerReply, PeerRequest};
+use rota_protocol::peer::PeerReply;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -103,7 +101,7 @@ impl Actor for Renewer {
         let every = Duration::from_millis(node.config.profile.lease().renew_ms);
         myself.send_interval(every, || Msg::Tick);
         myself.cast(Msg::Tick)?;
-        let kept = kept(&node);
+        let kept = early::kept(&node.consensus, (node.host, &node.boot), &node.config);
         Ok(State { node, coming: Coming::default(), kept, turn: 0, every, again: false })
     }
 
@@ -149,33 +147,6 @@ impl Actor for Renewer {
             }
         }
         Ok(())
-    }
-}
-
-/// The lease under which this host's attempts run already, as far as its own copy of the state knows. Another boot has
-/// none, and what the log let go meanwhile is refused when it is renewed.
-fn kept(node: &Node) -> Option<OwnLease> {
-    let epoch = node.consensus.read(|state| {
-        let host = state.host(node.host)?;
-        (host.life == HostLife::Up && host.boot == node.boot).then_some(host.epoch)
-    })?;
-    OwnLease::open(node, epoch)
-}
-
-impl OwnLease {
-    /// The lease of an epoch; a deadline that an earlier agent wrote stays.
-    fn open(node: &Node, epoch: LeaseEpoch) -> Option<Self> {
-        match LeaseFile::open(&node.config.data_dir.join("lease"), &node.boot, epoch) {
-            Ok(file) => {
-                let mut holder = LeaseHolder::new(node.config.profile.lease());
-                holder.set_epoch(epoch);
-                Some(Self { epoch, holder, file })
-            }
-            Err(error) => {
-                tracing::error!(%error, "cannot open the lease file");
-                None
-            }
-        }
     }
 }
 
@@ -264,7 +235,7 @@ async fn register(node: &Arc<Node>) -> Option<HostRegistration> {
             tracing::info!(%epoch, "registered");
             let mut lease = node.lease.lock().unwrap_or_else(PoisonError::into_inner);
             if lease.as_ref().is_none_or(|own| own.epoch != epoch)
-                && let Some(own) = OwnLease::open(node, epoch)
+                && let Some(own) = early::open(&node.config, &node.boot, epoch)
             {
                 *lease = Some(own);
             }
@@ -323,23 +294,8 @@ async fn renew(node: &Arc<Node>, kept: &mut Option<OwnLease>, turn: &mut usize) 
 /// Asks the leader, or any other peer to relay.
 async fn ask(node: &Arc<Node>, turn: &mut usize, epoch: LeaseEpoch) -> Option<PeerReply> {
     let ttl = Duration::from_millis(node.config.profile.lease().renew_ms);
-    let leader = node.consensus.leadership().borrow().leader;
-    if leader == Some(node.host) {
+    if node.consensus.leadership().borrow().leader == Some(node.host) {
         return tokio::time::timeout(ttl, peer_handler::renew(node, node.host, epoch, false)).await.ok();
     }
-    let request = || PeerRequest::Renew { host: node.host, epoch, relayed: false };
-    if let Some(leader) = leader {
-        match node.net.call(leader, request(), ttl / 2).await {
-            Ok(reply @ (PeerReply::Renewed | PeerReply::Refused(_))) => return Some(reply),
-            other => tracing::debug!(?other, "the leader did not take the renewal"),
-        }
-    }
-    let others: Vec<HostId> = node.consensus.read(|replica| {
-        replica.hosts().map(|host| host.id).filter(|id| *id != node.host && Some(*id) != leader).collect()
-    });
-    if others.is_empty() {
-        return None;
-    }
-    *turn += 1;
-    node.net.call(others[*turn % others.len()], request(), ttl / 2).await.ok()
+    early::ask_others(&node.consensus, &node.net, (node.host, ttl), turn, epoch).await
 }

@@ -10,7 +10,7 @@ use rota_node::lab_work::{Stubborn, true_job};
 use rota_protocol::ids::JobId;
 use rota_protocol::job::JobState;
 use rota_protocol::view::JobRow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,10 @@ pub(super) const WELL_MS: u64 = 10_000;
 const ENDS: Duration = Duration::from_secs(240);
 /// How long a request is asked again that nobody answered while things were wrong.
 const AGAIN: Duration = Duration::from_secs(20);
+/// How long one peer may take with a list of all jobs of a soak, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks at all jobs.
+const LOOK: Duration = Duration::from_secs(1);
 /// Violations that are told of one leg.
 const TOLD_MAX: usize = 12;
 
@@ -61,7 +65,7 @@ impl Verdicts {
         let mut found = Found { well_ms: 0, wrong: Vec::new(), jobs: 0, lived: Lived::default() };
         let mended = Instant::now();
         let mut client = Stubborn::new(lab, 0);
-        client.patience = Duration::from_secs(2);
+        client.patience = PATIENCE;
         if let Err(error) = well(lab, &mut client).await {
             found.wrong.push(format!("I20: not well after the mending: {error}"));
         }
@@ -75,7 +79,7 @@ impl Verdicts {
         }
         let tally = work.tally();
         let jobs: Vec<JobId> = tally.asked.values().flat_map(|asked| asked.told.iter().copied()).collect();
-        let rows = client.until_done(&jobs, ENDS, |_, _| {}).await?;
+        let rows = ended(&mut client, &jobs).await?;
         found.jobs = rows.len();
         found.lived = lives(&self.dir).judge();
         found.wrong.extend(jobs_wrong(&tally, &rows, &found.lived));
@@ -136,6 +140,20 @@ async fn well(lab: &Lab, client: &mut Stubborn) -> Result<(), LabError> {
     }
     client.submit(true_job("well")).await?;
     Ok(())
+}
+
+/// All jobs, once all of these have ended or their time is over.
+async fn ended(client: &mut Stubborn, jobs: &[JobId]) -> Result<Vec<JobRow>, LabError> {
+    let began = Instant::now();
+    loop {
+        let rows = client.all_jobs().await?;
+        let live: BTreeSet<JobId> =
+            rows.iter().filter(|row| !row.state.is_terminal()).map(|row| row.job).collect();
+        if !jobs.iter().any(|job| live.contains(job)) || began.elapsed() > ENDS {
+            return Ok(rows);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 fn jobs_wrong(tally: &Tally, rows: &[JobRow], lived: &Lived) -> Vec<String> {
