@@ -219,9 +219,7 @@ pub(super) async fn preemptors_cancelled(bench: &Bench) -> Result<Row, LabError>
         cancel(&mut client, victim).await?;
         until(&mut client, victim, "the end", |view| view.row.state == JobState::Cancelled).await?;
     }
-    row.must(evicted * 2 > bench.rounds * 4, || {
-        format!("not exercised: {evicted} victims were ended")
-    });
+    row.must(evicted * 2 > bench.rounds * 4, || format!("not exercised: {evicted} victims were ended"));
     whole_host(&mut client, &mut row, 4).await?;
     Ok(row)
 }
