@@ -53,7 +53,8 @@ pub(super) struct Tally {
     pub(super) wait_max_ms: u64,
     /// Time without an answer to anybody, beyond a second each, in ms.
     pub(super) silent_ms: u64,
-    last: Option<Instant>,
+    /// When somebody was answered last.
+    pub(super) last: Option<Instant>,
 }
 
 /// Clients at work.
