@@ -185,7 +185,7 @@ impl<'p> Round<'p> {
             return None;
         }
         let (needed, _) = job.start_range();
-        let spec = Arc::clone(&job.spec);
+        let spec = &job.spec;
         let mut best: Vec<usize> = Vec::new();
         let mut fit = 0;
         for ask in spec.asks() {

@@ -198,7 +198,7 @@ impl<'p> Round<'p> {
 /// The job as one that asks for so much instead.
 pub(super) fn with_ask(job: &Job, smaller: &Smaller) -> Arc<Job> {
     let mut other = Job { promise: None, ..job.clone() };
-    Arc::make_mut(&mut other.spec).ask_only(smaller.ask.clone(), smaller.parts);
+    other.spec.ask_only(smaller.ask.clone(), smaller.parts);
     if smaller.parts.is_some() {
         other.pending = Ordinals::full(other.spec.tasks());
     }
@@ -208,7 +208,7 @@ pub(super) fn with_ask(job: &Job, smaller: &Smaller) -> Arc<Job> {
 /// The job as one with another time limit.
 pub(super) fn with_limit(job: &Job, limit_ms: u64) -> Arc<Job> {
     let mut other = Job { promise: None, ..job.clone() };
-    Arc::make_mut(&mut other.spec).limit(limit_ms);
+    other.spec.limit(limit_ms);
     Arc::new(other)
 }
 

@@ -219,6 +219,7 @@ fn decode_as(bytes: &[u8], trusting: bool) -> Result<State, SnapshotError> {
             State { trust, ..State::from(body) }
         }
     };
+    state.jobs.share();
     state.rebuild();
     if state.cluster().map_or(ClusterId(0), |c| c.id) != header.cluster {
         return Err(SnapshotError::Mismatch("the cluster"));

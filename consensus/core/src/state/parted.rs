@@ -102,6 +102,11 @@ impl<K: Part, V: Clone> Parted<K, V> {
         self.parts.values().flat_map(|part| part.values())
     }
 
+    /// For a change of all of them: parts that copies share are copied.
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.parts.values_mut().flat_map(|part| Arc::make_mut(part).values_mut())
+    }
+
     /// Those behind `key`, in order.
     pub(crate) fn after(&self, key: K) -> impl Iterator<Item = (&K, &V)> {
         let behind = (Bound::Excluded(key), Bound::Unbounded);

@@ -1,19 +1,21 @@
 //! What a job keeps of its submission: the process to be started is packed into one piece of memory, since nobody looks
-//! at it before the job starts; everything else is as it came.
+//! at it before the job starts; everything else is as it came, and one for all jobs that are alike in it.
 //!
 //! What this is not: no format. Snapshots have the [`JobSpec`] itself.
 
 use rota_protocol::ask::Ask;
 use rota_protocol::job::JobSpec;
 use serde::{Deserialize, Serialize, Serializer};
+use std::collections::VecDeque;
 use std::ops::Deref;
+use std::sync::Arc;
 
 /// A [`JobSpec`] in little memory, used as if it were one. Only `argv`, `env` and `workdir` are empty: whoever wants
 /// those takes [`Self::whole`].
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "JobSpec")]
 pub struct Spec {
-    rest: JobSpec,
+    rest: Arc<JobSpec>,
     /// Working directory, arguments, key and value of each variable: each as its length (u32, little-endian) and its
     /// bytes. Before them all, in the same way, the number of arguments.
     process: Box<[u8]>,
@@ -34,22 +36,55 @@ impl Spec {
         let workdir = text().unwrap_or_default();
         let argv = (0..args).map_while(|_| text()).collect();
         let env = std::iter::from_fn(|| Some((text()?, text()?))).collect();
-        JobSpec { argv, env, workdir, ..self.rest.clone() }
+        JobSpec { argv, env, workdir, ..(*self.rest).clone() }
     }
 
     /// Sets the time limit, in ms: for jobs that are only imagined.
     pub(crate) fn limit(&mut self, time_limit_ms: u64) {
-        self.rest.time_limit_ms = Some(time_limit_ms);
+        Arc::make_mut(&mut self.rest).time_limit_ms = Some(time_limit_ms);
     }
 
     /// Sets what each task asks and, of a gang, how many parts: for jobs that are only imagined.
     pub(crate) fn ask_only(&mut self, ask: Ask, parts: Option<u32>) {
-        (self.rest.ask, self.rest.alternatives) = (ask, Vec::new());
-        if let (Some(parts), Some(gang)) = (parts, &mut self.rest.gang) {
+        let rest = Arc::make_mut(&mut self.rest);
+        (rest.ask, rest.alternatives) = (ask, Vec::new());
+        if let (Some(parts), Some(gang)) = (parts, &mut rest.gang) {
             (gang.min, gang.max) = (parts, parts);
         }
     }
 }
+
+/// Submissions that came lately: a job that differs from one of them only in the process to be started shares all else
+/// with it. What is shared is nobody's business but that of memory: a table with other ones in it is an equal table.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pool(VecDeque<Arc<JobSpec>>);
+
+/// Different ones that are remembered: those of the few people who submit just now.
+const POOL_MAX: usize = 32;
+
+impl Pool {
+    /// Shares what can be shared.
+    pub(crate) fn share(&mut self, spec: &mut Spec) {
+        match self.0.iter().position(|known| *known == spec.rest) {
+            Some(at) => {
+                spec.rest = Arc::clone(&self.0[at]);
+                self.0.swap(0, at);
+            }
+            None => {
+                self.0.truncate(POOL_MAX - 1);
+                self.0.push_front(Arc::clone(&spec.rest));
+            }
+        }
+    }
+}
+
+impl PartialEq for Pool {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Pool {}
 
 fn u32_of(at: &mut &[u8]) -> Option<u32> {
     let (bytes, after) = at.split_first_chunk()?;
@@ -75,7 +110,7 @@ impl From<JobSpec> for Spec {
             process.extend_from_slice(&u32_bytes(text.len()));
             process.extend_from_slice(text);
         }
-        Self { rest, process: process.into() }
+        Self { rest: Arc::new(rest), process: process.into() }
     }
 }
 
@@ -163,5 +198,35 @@ mod tests {
             assert_eq!(bytes, rota_protocol::codec::encode(&spec).expect("bytes"));
             assert_eq!(rota_protocol::codec::decode::<Spec>(&bytes, 1 << 20).expect("a spec"), kept);
         }
+    }
+
+    #[test]
+    fn what_is_alike_is_kept_once() {
+        let mut pool = Pool::default();
+        let job = |name: &str, arg: u8| JobSpec {
+            name: name.into(),
+            argv: vec![vec![arg]],
+            ..JobSpec::default()
+        };
+        let mut shared = |spec: JobSpec| {
+            let mut kept = Spec::from(spec.clone());
+            pool.share(&mut kept);
+            assert_eq!(kept.whole(), spec);
+            kept
+        };
+        let (first, second) = (shared(job("a", 1)), shared(job("a", 2)));
+        assert!(Arc::ptr_eq(&first.rest, &second.rest));
+        assert!(!Arc::ptr_eq(&first.rest, &shared(job("b", 1)).rest));
+        assert!(Arc::ptr_eq(&first.rest, &shared(job("a", 3)).rest));
+        // One that is changed is changed alone.
+        let mut changed = second.clone();
+        changed.limit(5);
+        assert_eq!((changed.time_limit_ms, second.time_limit_ms), (Some(5), None));
+        // The number of those that are remembered is bounded.
+        for number in 0..POOL_MAX {
+            shared(job(&format!("other {number}"), 1));
+        }
+        assert!(!Arc::ptr_eq(&first.rest, &shared(job("a", 1)).rest));
+        assert_eq!(pool.0.len(), POOL_MAX);
     }
 }

@@ -23,7 +23,6 @@ use rota_protocol::{HostId, JobId, TaskId};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 /// Ended attempts kept for one job; beyond it those that did not fail go first.
 pub const ENDED_KEPT_MAX: usize = 64;
@@ -59,7 +58,7 @@ pub struct Job {
     /// Who submitted it.
     pub user: String,
     /// What was submitted.
-    pub spec: Arc<Spec>,
+    pub spec: Spec,
     /// Where it stands.
     pub state: JobState,
     /// The whole job is being, or was, cancelled.
@@ -142,7 +141,7 @@ impl Job {
             id,
             tenant: owner.tenant.clone(),
             user: owner.user.clone(),
-            spec: Arc::new(spec.into()),
+            spec: spec.into(),
             state: JobState::Pending,
             cancel_asked: false,
             submitted_ms: now_ms,

@@ -1,9 +1,11 @@
 //! The table of jobs and its indexes: who is ready, who waits for whom, who was promised, whose deadline is near. A
 //! job's state and all indexes follow from its row; nobody sets them.
 
+use super::parts::Class;
 use super::{ClassKey, Job, Place, TERMINAL_KEPT_MAX};
 use crate::state::parted::Parted;
 use crate::state::rare::Rare;
+use crate::state::spec::Pool;
 use rota_protocol::JobId;
 use rota_protocol::job::JobState;
 use serde::{Deserialize, Serialize};
@@ -38,6 +40,9 @@ pub(crate) struct JobTable {
     /// Jobs that take turns and run.
     #[serde(skip)]
     turning: BTreeSet<JobId>,
+    /// What new jobs may share with older ones.
+    #[serde(skip)]
+    pool: Pool,
 }
 
 impl JobTable {
@@ -97,7 +102,8 @@ impl JobTable {
         self.turning.iter().copied()
     }
 
-    pub(crate) fn insert(&mut self, job: Job) {
+    pub(crate) fn insert(&mut self, mut job: Job) {
+        self.pool.share(&mut job.spec);
         let job = Arc::new(job);
         self.enter(&job);
         self.counts[place_of(job.state)] += 1;
@@ -139,6 +145,13 @@ impl JobTable {
             self.forget_oldest();
         }
         Some((result, ended))
+    }
+
+    /// Lets jobs share what they have in common, after a snapshot was read: there each stands with all of it.
+    pub(crate) fn share(&mut self) {
+        for job in self.map.values_mut() {
+            self.pool.share(&mut Arc::make_mut(job).spec);
+        }
     }
 
     /// Rebuilds the indexes from the rows, after a snapshot was read.
@@ -191,7 +204,10 @@ impl JobTable {
     fn enter(&mut self, job: &Job) {
         let standing = Standing::of(job);
         if let Some(place) = standing.ready {
-            self.ready.entry(job.class()).or_default().insert(place, ());
+            match self.ready.get_mut(job as &dyn Class) {
+                Some(class) => class.insert(place, ()),
+                None => self.ready.entry(job.class()).or_default().insert(place, ()),
+            };
         }
         if standing.waits_for_jobs {
             for parent in &job.spec.after {
@@ -211,11 +227,11 @@ impl JobTable {
 
     fn leave(&mut self, id: JobId, standing: &Standing, job: &Job) {
         if let Some(place) = standing.ready {
-            let key = job.class();
-            if let Some(class) = self.ready.get_mut(&key) {
+            let key: &dyn Class = job;
+            if let Some(class) = self.ready.get_mut(key) {
                 class.remove(&place);
                 if class.is_empty() {
-                    self.ready.remove(&key);
+                    self.ready.remove(key);
                 }
             }
         }
