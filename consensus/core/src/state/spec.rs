@@ -203,11 +203,8 @@ mod tests {
     #[test]
     fn what_is_alike_is_kept_once() {
         let mut pool = Pool::default();
-        let job = |name: &str, arg: u8| JobSpec {
-            name: name.into(),
-            argv: vec![vec![arg]],
-            ..JobSpec::default()
-        };
+        let job =
+            |name: &str, arg: u8| JobSpec { name: name.into(), argv: vec![vec![arg]], ..JobSpec::default() };
         let mut shared = |spec: JobSpec| {
             let mut kept = Spec::from(spec.clone());
             pool.share(&mut kept);
