@@ -79,7 +79,13 @@ impl Verdicts {
         }
         let tally = work.tally();
         let jobs: Vec<JobId> = tally.asked.values().flat_map(|asked| asked.told.iter().copied()).collect();
-        let rows = ended(&mut client, &jobs).await?;
+        let rows = match ended(&mut client, &jobs).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                found.wrong.push(format!("I20: the jobs of the leg are not told: {error}"));
+                return Ok(found);
+            }
+        };
         found.jobs = rows.len();
         found.lived = lives(&self.dir).judge();
         found.wrong.extend(jobs_wrong(&tally, &rows, &found.lived));
