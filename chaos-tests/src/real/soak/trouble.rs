@@ -70,7 +70,7 @@ const KINDS: [(Kind, u64); 13] = [
     (Kind::Disordered, 2),
     (Kind::Slow, 2),
     (Kind::Full, 2),
-    (Kind::SlowDisk, 2),
+    (Kind::SlowDisk, 1),
 ];
 
 /// How a fault ends.
