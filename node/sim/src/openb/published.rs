@@ -16,7 +16,7 @@ pub const TOLERANCE: f64 = 0.3;
 /// Column of what is allocated when 100 % has arrived.
 const AT_100: &str = "100";
 /// Percents arrived up to which curves are compared: nothing is dropped until then, so that they tell of arrivals alone.
-const ARRIVING: std::ops::RangeInclusive<u64> = 1..=40;
+const ARRIVING: std::ops::RangeInclusive<u64> = 1..=20;
 
 /// The published table: what is allocated at 100 % arrived, by pod list, policy and seed.
 #[derive(Debug, Clone, Default)]
