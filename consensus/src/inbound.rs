@@ -6,7 +6,7 @@ use crate::incoming::Receiver;
 use crate::log::store::LogStore;
 use crate::pipeline::{self, Turn};
 use crate::turn::Heard;
-use crate::wire::{self, Chunk};
+use crate::wire::{self, Chunk, ChunkReply};
 use openraft::errors::RaftError;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use rota_protocol::ids::{ClusterId, HostId};
@@ -79,6 +79,19 @@ impl Inbound {
         }
     }
 
+    /// Gives committed entries to raft that came from another peer than their leader.
+    pub(crate) async fn feed(
+        &self,
+        rpc: AppendEntriesRequest<Rota>,
+    ) -> Result<AppendEntriesResponse<Rota>, RaftError<Rota>> {
+        self.append(rpc).await
+    }
+
+    /// Takes a piece of a snapshot from another peer than the leader.
+    pub(crate) async fn piece(&self, from: HostId, chunk: Chunk) -> Result<ChunkReply, PublicError> {
+        self.snapshots.take(from, chunk).await
+    }
+
     pub(crate) async fn handle(
         &self,
         from: HostId,
@@ -118,6 +131,7 @@ impl Inbound {
                 spoken_by(from, &chunk.vote())?;
                 self.snapshots.take(from, chunk).await.map(|reply| wire::encode(&reply))
             }
+            RaftCall::Follow => Err(invalid("a follower is answered elsewhere")),
         }
     }
 }

@@ -12,6 +12,7 @@
 mod changes;
 mod config;
 pub mod disk;
+pub mod follow;
 mod inbound;
 mod incoming;
 pub mod inspect;
@@ -60,7 +61,7 @@ use read::{Reader, no_leader};
 use rota_protocol::change::Changes;
 use rota_protocol::command::{Command, Outcome, Proposal};
 use rota_protocol::ids::HostId;
-use rota_protocol::peer::{PeerReply, PeerRequest};
+use rota_protocol::peer::{PeerReply, PeerRequest, RaftCall};
 use rota_protocol::{ErrorCode, PublicError};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -84,7 +85,9 @@ pub(crate) struct Inner {
     raft: config::Raft,
     log: log::store::LogStore,
     machine: Arc<machine::Shared>,
-    inbound: inbound::Inbound,
+    inbound: Arc<inbound::Inbound>,
+    own: Arc<follow::Own>,
+    follow: follow::Server<follow::Own>,
     watched: Arc<Watched>,
     heard: Arc<turn::Heard>,
     proposals: Proposals,
@@ -172,6 +175,12 @@ impl Consensus {
             return PeerReply::Refused(PublicError::new(ErrorCode::Unauthenticated, message));
         }
         match request {
+            PeerRequest::Raft { call: RaftCall::Follow, body } => {
+                match self.0.follow.answer(from, &body).await {
+                    Ok(body) => PeerReply::Raft { body },
+                    Err(error) => PeerReply::Refused(error),
+                }
+            }
             PeerRequest::Raft { call, body } => match self.0.inbound.handle(from, call, &body).await {
                 Ok(body) => PeerReply::Raft { body },
                 Err(error) => PeerReply::Refused(error),

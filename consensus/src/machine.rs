@@ -4,12 +4,14 @@
 //! never skipped, because the replicas would part.
 
 mod builder;
+mod handed;
 
 use crate::changes::{FeedFault, Ring};
 use crate::config::{
     EntryPayload, Faults, LogEntry, LogId, Membership, Reply, Rota, SnapshotMeta, StoredMembership, Tuning,
 };
 use crate::disk::{Disk, Step};
+use crate::follow::Mark;
 use crate::runtime::{Runtime, blocking};
 use crate::snapshot_file::{self, SnapshotFault, SnapshotFile};
 use crate::watch;
@@ -58,6 +60,8 @@ pub(crate) struct Shared {
     events: broadcast::Sender<Arc<AppliedNote>>,
     applied: watch::Sender<u64>,
     changes: Ring,
+    /// What another copy was after an entry that is to be applied here.
+    expected: Mutex<Option<Mark>>,
     /// The snapshot that counts; the lock also orders changes of the file's name.
     current: Mutex<Option<(SnapshotMeta, SnapshotFile)>>,
     /// Held while snapshot files are written; true once they must not be any more.
@@ -220,6 +224,7 @@ impl Machine {
             events: broadcast::Sender::new(EVENTS_BEHIND_MAX),
             applied: watch::Sender::new(applied),
             changes: Ring::after(applied),
+            expected: Mutex::default(),
             current: Mutex::new(current),
             closed: Mutex::new(false),
             built_ms: AtomicU64::new(0),
@@ -263,6 +268,7 @@ impl Machine {
                 }
             }
         };
+        self.0.check_expected(index)?;
         self.note_changes(index, &events);
         if !events.is_empty() {
             // Nobody listening is fine.

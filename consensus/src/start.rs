@@ -1,6 +1,7 @@
 //! Putting one peer together: files first, then openraft, then the tasks around it.
 
 use crate::config::{ConsensusConfig, Raft, SNAPSHOT_ENTRIES_TIMES, Tuning, raft_config};
+use crate::follow;
 use crate::inbound::Inbound;
 use crate::leadership::{self, Watched};
 use crate::link::PeerLink;
@@ -80,10 +81,16 @@ pub(crate) async fn start(
     tasks.extend(readers);
     let surroundings = (tuning.disk.clone(), tuning.faults.trusting);
     tasks.push(spawn(keep_log_short(raft.clone(), log.clone(), shared.clone(), tuning)));
+    let inbound = Inbound::new(raft.clone(), log.clone(), cluster, &dir, heard.clone(), surroundings);
+    let inbound = Arc::new(inbound);
+    let own = follow::Own::new(host, &raft, (&log, &shared), &inbound, (&heard, &watched), timings);
+    let own = Arc::new(own);
     Ok(Consensus(Arc::new(Inner {
         host,
         timings,
-        inbound: Inbound::new(raft.clone(), log.clone(), cluster, &dir, heard.clone(), surroundings),
+        inbound,
+        follow: follow::Server::new(own.clone()),
+        own,
         raft,
         log,
         machine: shared,

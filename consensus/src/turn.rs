@@ -41,6 +41,11 @@ impl Heard {
         (memory.leader, memory.led) = (Some((leader, Instant::now())), Some(Instant::now()));
     }
 
+    /// When somebody led last, this peer included.
+    pub(crate) fn led(&self) -> Option<Instant> {
+        self.memory().led
+    }
+
     /// This peer leads, or is about to hand over: the silence of an earlier leader means nothing any more.
     pub(crate) fn forget(&self) {
         let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);

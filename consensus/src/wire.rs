@@ -44,17 +44,17 @@ impl From<WireVote> for Vote {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct WireId {
-    term: u64,
-    index: u64,
+    pub(crate) term: u64,
+    pub(crate) index: u64,
 }
 
-fn wire_id(id: &LogId) -> WireId {
+pub(crate) fn wire_id(id: &LogId) -> WireId {
     WireId { term: id.leader_id.term, index: id.index }
 }
 
-fn plain_id(id: WireId) -> LogId {
+pub(crate) fn plain_id(id: WireId) -> LogId {
     log_id(id.term, id.index)
 }
 
@@ -71,67 +71,87 @@ enum WireForm {
     Membership(MembershipBytes),
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct WireAppend {
+/// Entries, or word of a commit, as they stand in a message.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct WireAppend {
     vote: WireVote,
     prev: Option<WireId>,
     commit: Option<WireId>,
     entries: Vec<WireEntry>,
 }
 
-pub(crate) fn append_to_bytes(rpc: AppendEntriesRequest<Rota>) -> Vec<u8> {
-    encode(&WireAppend {
-        vote: (&rpc.vote).into(),
-        prev: rpc.prev_log_id.as_ref().map(wire_id),
-        commit: rpc.leader_commit.as_ref().map(wire_id),
-        entries: rpc
-            .entries
-            .into_iter()
-            .map(|entry| WireEntry {
-                id: wire_id(&entry.log_id),
-                form: match entry.payload {
-                    EntryPayload::Blank => WireForm::Blank,
-                    EntryPayload::Normal(data) => WireForm::Commands(data),
-                    EntryPayload::Membership(membership) => WireForm::Membership((&membership).into()),
+impl From<AppendEntriesRequest<Rota>> for WireAppend {
+    fn from(rpc: AppendEntriesRequest<Rota>) -> Self {
+        let entry = |entry: LogEntry| WireEntry {
+            id: wire_id(&entry.log_id),
+            form: match entry.payload {
+                EntryPayload::Blank => WireForm::Blank,
+                EntryPayload::Normal(data) => WireForm::Commands(data),
+                EntryPayload::Membership(membership) => WireForm::Membership((&membership).into()),
+            },
+        };
+        Self {
+            vote: (&rpc.vote).into(),
+            prev: rpc.prev_log_id.as_ref().map(wire_id),
+            commit: rpc.leader_commit.as_ref().map(wire_id),
+            entries: rpc.entries.into_iter().map(entry).collect(),
+        }
+    }
+}
+
+impl WireAppend {
+    /// It brings no entry.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The last entry, or the one before where there is none.
+    pub(crate) fn last(&self) -> Option<WireId> {
+        self.entries.last().map(|entry| entry.id).or(self.prev)
+    }
+
+    /// What it says, once it was checked.
+    pub(crate) fn request(self) -> Result<AppendEntriesRequest<Rota>, WireError> {
+        if !self.vote.committed {
+            return Err(WireError::Rule("entries come from a leader only"));
+        }
+        let mut before = self.prev;
+        let mut entries = Vec::with_capacity(self.entries.len());
+        for entry in self.entries {
+            let joined = match before {
+                Some(before) => entry.id.index == before.index + 1 && entry.id.term >= before.term,
+                None => entry.id.index == 0,
+            };
+            if !joined || entry.id.term > self.vote.term {
+                return Err(WireError::Rule("entries with a gap, or of a wrong term"));
+            }
+            before = Some(entry.id);
+            entries.push(LogEntry {
+                log_id: plain_id(entry.id),
+                payload: match entry.form {
+                    WireForm::Blank => EntryPayload::Blank,
+                    WireForm::Commands(data) => EntryPayload::Normal(data),
+                    WireForm::Membership(stored) => EntryPayload::Membership(
+                        stored.membership().ok_or(WireError::Rule("a membership that is not one"))?,
+                    ),
                 },
-            })
-            .collect(),
-    })
+            });
+        }
+        Ok(AppendEntriesRequest {
+            vote: self.vote.into(),
+            prev_log_id: self.prev.map(plain_id),
+            entries,
+            leader_commit: self.commit.map(plain_id),
+        })
+    }
+}
+
+pub(crate) fn append_to_bytes(rpc: AppendEntriesRequest<Rota>) -> Vec<u8> {
+    encode(&WireAppend::from(rpc))
 }
 
 pub(crate) fn append_from_bytes(bytes: &[u8]) -> Result<AppendEntriesRequest<Rota>, WireError> {
-    let wire: WireAppend = decode(bytes)?;
-    if !wire.vote.committed {
-        return Err(WireError::Rule("entries come from a leader only"));
-    }
-    let mut before = wire.prev;
-    let mut entries = Vec::with_capacity(wire.entries.len());
-    for entry in wire.entries {
-        let joined = match before {
-            Some(before) => entry.id.index == before.index + 1 && entry.id.term >= before.term,
-            None => entry.id.index == 0,
-        };
-        if !joined || entry.id.term > wire.vote.term {
-            return Err(WireError::Rule("entries with a gap, or of a wrong term"));
-        }
-        before = Some(entry.id);
-        entries.push(LogEntry {
-            log_id: plain_id(entry.id),
-            payload: match entry.form {
-                WireForm::Blank => EntryPayload::Blank,
-                WireForm::Commands(data) => EntryPayload::Normal(data),
-                WireForm::Membership(stored) => EntryPayload::Membership(
-                    stored.membership().ok_or(WireError::Rule("a membership that is not one"))?,
-                ),
-            },
-        });
-    }
-    Ok(AppendEntriesRequest {
-        vote: wire.vote.into(),
-        prev_log_id: wire.prev.map(plain_id),
-        entries,
-        leader_commit: wire.commit.map(plain_id),
-    })
+    decode::<WireAppend>(bytes)?.request()
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -250,6 +270,11 @@ impl Chunk {
 
     pub(crate) fn vote(&self) -> Vote {
         self.vote.into()
+    }
+
+    /// The empty piece behind the last one, which asks whether all is installed.
+    pub(crate) fn question(&self) -> Self {
+        Self::new(&self.vote(), self.total, self.total, Vec::new())
     }
 }
 

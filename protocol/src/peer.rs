@@ -24,6 +24,8 @@ pub enum RaftCall {
     Snapshot,
     /// The leader hands over.
     Transfer,
+    /// A host that is no member asks for what was committed; any peer that has it answers.
+    Follow,
 }
 
 /// What a peer can be asked.

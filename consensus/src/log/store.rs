@@ -4,6 +4,7 @@ use super::LogHandle;
 use super::queue::{Job, Queue};
 use super::record;
 use crate::config::{APPEND_BYTES_MAX, LogEntry, LogId, Rota, Vote};
+use crate::follow::Missing;
 use openraft::OptionalSend;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use std::collections::BTreeMap;
@@ -52,6 +53,36 @@ impl Memory {
     /// All entries behind the purge point, in order.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &LogEntry> {
         self.entries.values()
+    }
+
+    /// Entries behind one of this term and index, up to an index, as many as one message takes.
+    pub(crate) fn behind(&self, after: Option<(u64, u64)>, upto: u64) -> Result<Vec<LogEntry>, Missing> {
+        let first = after.map_or(0, |(_, index)| index + 1);
+        let known = match after {
+            None => None,
+            Some((_, index)) => match self.entries.get(&index) {
+                Some(entry) => Some(entry.log_id),
+                None => self.purged.filter(|purged| purged.index == index),
+            },
+        };
+        match after {
+            Some((term, _)) if known.is_some_and(|id| id.leader_id.term != term) => {
+                return Err(Missing::Other);
+            }
+            Some(_) if known.is_none() => return Err(Missing::Cut),
+            None if self.purged.is_some() => return Err(Missing::Cut),
+            _ => {}
+        }
+        let mut bytes = 0;
+        let mut entries = Vec::new();
+        for entry in self.entries.range(first..upto.saturating_add(1).max(first)).map(|(_, entry)| entry) {
+            bytes += weight(entry);
+            if bytes > APPEND_BYTES_MAX && !entries.is_empty() {
+                break;
+            }
+            entries.push(entry.clone());
+        }
+        Ok(entries)
     }
 
     pub(crate) fn last_entry(&self) -> Option<&LogId> {

@@ -164,7 +164,7 @@ impl Cluster {
         RequestId(u128::from(self.requests.fetch_add(1, Ordering::Relaxed)) << 32)
     }
 
-    async fn admit(&self, n: u64) -> HostId {
+    pub(crate) async fn admit(&self, n: u64) -> HostId {
         let token = [n as u8; 32];
         let usage = TokenUse::Join { host_name: None };
         let mint = Command::MintToken { token, usage, expires_at_ms: u64::MAX };

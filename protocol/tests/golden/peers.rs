@@ -22,6 +22,7 @@ pub(crate) fn peer_requests() -> Vec<(&'static str, PeerRequest)> {
         ("Raft vote", raft(RaftCall::Vote)),
         ("Raft snapshot", raft(RaftCall::Snapshot)),
         ("Raft transfer", raft(RaftCall::Transfer)),
+        ("Raft follow", raft(RaftCall::Follow)),
         (
             "Propose",
             PeerRequest::Propose { proposals: vec![proposal(Command::UndrainHost { host: HostId(7) })] },
