@@ -5,6 +5,9 @@
 //! came too early waits a moment for what is before it. Should that not come, raft itself refuses the gap. The sender
 //! knows such a refusal by the acknowledgement that came before it, keeps it from raft, which would take it for a log
 //! that went back, and begins again from where they agree.
+//!
+//! A commit is told by the next entries; where none follow, a message tells it by itself. While entries stream, that
+//! message waits a moment for entries to take its place.
 
 use crate::config::{LogEntry, LogId, Rota};
 use crate::watch;
@@ -13,13 +16,20 @@ use openraft::errors::{NetworkError, RPCError};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendResult};
 use std::future::Future;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// Calls with entries that are under way to one follower: with one, an entry that just missed it waits for a whole
 /// round; more than these only make them smaller.
 const APPENDS_INFLIGHT_MAX: usize = 3;
 /// How long entries that came too early wait for those before them: calls sent one after the other arrive within this.
 const EARLY_WAIT: Duration = Duration::from_millis(20);
+
+/// Entries that follow one another within this are a stream of them.
+const STREAM_GAP: Duration = Duration::from_millis(4);
+/// From so many on: what a job or two makes is told at once.
+const STREAM_ENTRIES: u32 = 8;
+/// How long what only tells of a commit then waits for company.
+const COMMIT_LINGER: Duration = Duration::from_millis(1);
 
 type Answered = Result<StreamAppendResult<Rota>, RPCError<Rota>>;
 
@@ -31,7 +41,7 @@ where
     F: FnMut(AppendEntriesRequest<Rota>) -> Fut + Send + 's,
     Fut: Future<Output = Result<AppendEntriesResponse<Rota>, RPCError<Rota>>> + Send + 's,
 {
-    let calls = requests.map(move |request| {
+    let calls = spared(requests).map(move |request| {
         let prev = request.prev_log_id;
         let last = request.entries.last().map(|entry| entry.log_id).or(prev);
         let answer = call(request);
@@ -60,6 +70,62 @@ where
         })
     });
     Box::pin(results)
+}
+
+/// Leaves out what only tells of a commit where the next request tells of it as well.
+fn spared<'s, S>(requests: S) -> impl Stream<Item = AppendEntriesRequest<Rota>> + Send + 's
+where
+    S: Stream<Item = AppendEntriesRequest<Rota>> + Send + 's,
+{
+    let begun = (Box::pin(requests.fuse()), Rate::default());
+    stream::unfold(begun, |(mut requests, mut rate)| async move {
+        let mut held: Option<(AppendEntriesRequest<Rota>, Instant)> = None;
+        loop {
+            let request = match held.take() {
+                None => requests.next().await?,
+                Some((tells, until)) => match timeout_at(until, requests.next()).await {
+                    // Made later, so it tells of this commit or a later one.
+                    Ok(Some(next)) if next.entries.is_empty() => {
+                        held = Some((next, until));
+                        continue;
+                    }
+                    Ok(Some(next)) => next,
+                    Ok(None) | Err(_) => return Some((tells, (requests, rate))),
+                },
+            };
+            let now = Instant::now();
+            if request.entries.is_empty() && rate.streams(now) {
+                held = Some((request, now + COMMIT_LINGER));
+                continue;
+            }
+            if !request.entries.is_empty() {
+                rate.count(now);
+            }
+            return Some((request, (requests, rate)));
+        }
+    })
+}
+
+/// Whether entries stream.
+#[derive(Default)]
+struct Rate {
+    last: Option<Instant>,
+    close: u32,
+}
+
+impl Rate {
+    fn is_close(&self, now: Instant) -> bool {
+        self.last.is_some_and(|last| now.duration_since(last) <= STREAM_GAP)
+    }
+
+    fn count(&mut self, now: Instant) {
+        self.close = if self.is_close(now) { self.close.saturating_add(1) } else { 0 };
+        self.last = Some(now);
+    }
+
+    fn streams(&self, now: Instant) -> bool {
+        self.close >= STREAM_ENTRIES && self.is_close(now)
+    }
 }
 
 /// At the receiver: up to which index entries were handed to raft.
@@ -98,6 +164,7 @@ pub(crate) fn last_index(entries: &[LogEntry]) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::config::{EntryPayload, Vote, log_id};
+    use futures_util::FutureExt;
     use openraft::raft::StreamAppendError;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -130,6 +197,46 @@ mod tests {
         let upto: Vec<_> = results.into_iter().map(|result| result.ok().and_then(Result::ok)).collect();
         assert_eq!(upto, (1..=9).map(|index| Some(Some(log_id(1, index)))).collect::<Vec<_>>());
         assert_eq!(most.load(Ordering::SeqCst), APPENDS_INFLIGHT_MAX);
+    }
+
+    /// Of twenty entries, each followed by the news of its commit, only the news that entries took along is left out; and
+    /// what comes without a stream of entries is never late.
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_waits_for_entries_only_while_they_stream() {
+        let commit = |index| AppendEntriesRequest { entries: Vec::new(), ..request(index + 1) };
+        let (tx, rx) = tokio::sync::mpsc::unbounded_channel();
+        let from = stream::unfold(rx, |mut rx: tokio::sync::mpsc::UnboundedReceiver<_>| async {
+            Some((rx.recv().await?, rx))
+        });
+        let mut spared = Box::pin(spared(from));
+        let mut told = Vec::new();
+        for index in 1..=20 {
+            tx.send(request(index)).expect("it is read");
+            assert_eq!(last_index(&spared.next().await.expect("entries").entries), Some(index));
+            tx.send(commit(index)).expect("it is read");
+            let at_once = spared.next().now_or_never().flatten();
+            told.push(at_once.is_some_and(|request| request.entries.is_empty()));
+        }
+        let streams = 1 + STREAM_ENTRIES as usize;
+        assert_eq!(told, (1..=20).map(|entry| entry < streams).collect::<Vec<_>>());
+        // Nothing follows: it is told when the moment is over, and once.
+        let waited = Instant::now();
+        tx.send(commit(21)).expect("it is read");
+        let last = spared.next().await.expect("the news");
+        assert_eq!((last.entries.len(), last.prev_log_id), (0, Some(log_id(1, 21))));
+        assert!(waited.elapsed() <= COMMIT_LINGER * 2);
+        tokio::time::sleep(STREAM_GAP * 2).await;
+        let idle = Instant::now();
+        for index in 22..=24 {
+            tx.send(request(index)).expect("it is read");
+            tx.send(commit(index)).expect("it is read");
+            assert_eq!(spared.next().await.map(|request| request.entries.len()), Some(1));
+            assert_eq!(spared.next().await.map(|request| request.entries.len()), Some(0));
+        }
+        assert_eq!(idle.elapsed(), Duration::ZERO);
+        tx.send(commit(25)).expect("it is read");
+        drop(tx);
+        assert!(spared.next().await.is_some() && spared.next().await.is_none());
     }
 
     #[tokio::test]

@@ -37,6 +37,8 @@ struct Waiting {
     /// A commit index that is not on disk yet; a newer one replaces it.
     committed: Option<LogId>,
     closed: bool,
+    /// The writer waits for a time only, and then looks by itself.
+    looks_soon: bool,
     failure: Option<(io::ErrorKind, String)>,
 }
 
@@ -72,7 +74,7 @@ impl Queue {
     pub(crate) fn committed(&self, committed: LogId) {
         let mut state = self.lock();
         let first = state.committed.replace(committed).is_none();
-        if first && state.jobs.is_empty() {
+        if first && state.jobs.is_empty() && !state.looks_soon {
             self.stir();
         }
     }
@@ -100,19 +102,25 @@ impl Queue {
     /// Waits for something to do, and takes all of it.
     pub(super) fn take(&self) -> Taken {
         let mut state = self.lock();
-        loop {
-            if state.closed || !state.jobs.is_empty() {
-                break;
-            }
-            if state.committed.is_some() {
+        // Just after a write a commit index follows soon, and need not wake anybody for it.
+        let mut looks_soon = true;
+        while !state.closed && state.jobs.is_empty() {
+            if looks_soon {
+                let lingers = state.committed.is_some();
+                state.looks_soon = true;
                 let (next, timeout) =
                     self.wake.wait_timeout(state, COMMITTED_LINGER).unwrap_or_else(PoisonError::into_inner);
                 state = next;
+                state.looks_soon = false;
                 if timeout.timed_out() {
-                    break;
+                    if lingers {
+                        break;
+                    }
+                    looks_soon = state.committed.is_some();
                 }
             } else {
                 state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                looks_soon = state.committed.is_some();
             }
         }
         self.hand_over(&mut state)

@@ -55,7 +55,7 @@ struct Item {
     count: usize,
     /// The format that its newest command needs.
     format: u16,
-    /// Decoded, as long as they were not handed on.
+    /// Decoded, where they may go to another peer, as long as they were not handed on.
     proposals: Option<Vec<Proposal>>,
     /// A second application does no harm.
     safe: bool,
@@ -149,14 +149,17 @@ impl Proposals {
         // Empty calls take a byte, so that a flood of them is bounded too.
         let weight = u32::try_from(bytes.len().max(1)).unwrap_or(u32::MAX);
         let room = self.room.clone().try_acquire_many_owned(weight).map_err(|_| busy())?;
+        // The leader needs but the bytes; should it lead no more by then, they are decoded again.
+        let leads = self.leadership.borrow().leader == Some(self.me);
+        let safe = proposals.iter().all(is_safe);
         let (sender, answer) = oneshot::channel();
         let stage = Arc::new(AtomicU8::new(stage::WAITING));
         let item = Item {
             bytes,
             count,
             format,
-            safe: proposals.iter().all(is_safe),
-            proposals: Some(proposals),
+            safe,
+            proposals: (!leads).then_some(proposals),
             forwarded,
             term,
             deadline: Instant::now() + deadline,
