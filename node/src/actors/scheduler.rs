@@ -24,8 +24,8 @@ const REFUSED_MAX: u32 = 3;
 /// cannot start, every entry would ask for another round, and planning would take the processor that accepting them
 /// needs.
 const FRUITLESS_MAX: u32 = 4;
-/// That rest, in lengths of the round: planning takes a fifth of a processor then, and nobody waits noticeably longer.
-const REST_TIMES: u32 = 4;
+/// That rest, in lengths of the round: planning takes a tenth of a processor then, and nobody waits noticeably longer.
+const REST_TIMES: u32 = 9;
 /// Longest such rest.
 const REST_MAX: Duration = Duration::from_millis(50);
 /// Rounds in a row before the actor looks at its mailbox again.
@@ -169,7 +169,7 @@ mod tests {
         let took = Duration::from_millis(2);
         assert_eq!(rest(0, took), Duration::ZERO);
         assert_eq!(rest(FRUITLESS_MAX - 1, took), Duration::ZERO);
-        assert_eq!(rest(FRUITLESS_MAX, took), Duration::from_millis(8));
+        assert_eq!(rest(FRUITLESS_MAX, took), Duration::from_millis(18));
         assert_eq!(rest(FRUITLESS_MAX, Duration::from_secs(1)), REST_MAX);
     }
 }

@@ -55,13 +55,14 @@ impl Caller {
     /// number from the configured range that is always the same for that name.
     pub fn task_user(&self, cages: &CageSettings) -> Result<Option<(u32, u32)>, PublicError> {
         let own = rustix::process::geteuid().as_raw();
-        self.task_user_of(own, &std::fs::read_to_string("/etc/passwd").unwrap_or_default(), cages)
+        let passwd = || std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        self.task_user_of(own, passwd, cages)
     }
 
     fn task_user_of(
         &self,
         own: u32,
-        passwd: &str,
+        passwd: impl FnOnce() -> String,
         cages: &CageSettings,
     ) -> Result<Option<(u32, u32)>, PublicError> {
         let user = &self.actor.user;
@@ -78,7 +79,7 @@ impl Caller {
             None if own != 0 || self.actor.role >= Role::Admin => return Ok(None),
             None => {}
         }
-        let known = passwd.lines().find_map(|line| {
+        let known = passwd().lines().find_map(|line| {
             let mut fields = line.split(':');
             let known = fields.next()? == user;
             let (uid, gid) = (fields.nth(1)?.parse::<u32>().ok()?, fields.next()?.parse::<u32>().ok()?);
@@ -154,7 +155,9 @@ mod tests {
             uid_gid,
         };
         let cages = CageSettings::default();
-        let by_token = |user, role| of(user, role, None).task_user_of(0, passwd, &cages).map_err(|e| e.code);
+        let by_token = |user, role| {
+            of(user, role, None).task_user_of(0, || passwd.to_owned(), &cages).map_err(|e| e.code)
+        };
         assert_eq!(by_token("ann", Role::Submitter), Ok(Some((1001, 100))));
         for user in ["root", "toor"] {
             assert_eq!(by_token(user, Role::Operator), Err(ErrorCode::Forbidden), "{user}");
@@ -164,14 +167,24 @@ mod tests {
             assert!(cages.is_dynamic(uid) && uid == gid, "{user} is nobody's number: {uid}");
         }
         assert_eq!(by_token("bob", Role::Admin), Ok(None));
-        assert_eq!(of("bob", Role::Submitter, None).task_user_of(1001, passwd, &cages), Ok(None));
         assert_eq!(
-            of("ann", Role::Submitter, Some((7, 8))).task_user_of(0, passwd, &cages),
+            of("bob", Role::Submitter, None).task_user_of(1001, || passwd.to_owned(), &cages),
+            Ok(None)
+        );
+        assert_eq!(
+            of("ann", Role::Submitter, Some((7, 8))).task_user_of(0, || passwd.to_owned(), &cages),
             Ok(Some((7, 8)))
         );
-        assert_eq!(of("ann", Role::Admin, Some((1001, 100))).task_user_of(1001, passwd, &cages), Ok(None));
-        let other = of("bob", Role::Submitter, Some((1002, 100))).task_user_of(1001, passwd, &cages);
+        assert_eq!(
+            of("ann", Role::Admin, Some((1001, 100))).task_user_of(1001, || passwd.to_owned(), &cages),
+            Ok(None)
+        );
+        let other =
+            of("bob", Role::Submitter, Some((1002, 100))).task_user_of(1001, || passwd.to_owned(), &cages);
         assert_eq!(other.map_err(|e| e.code), Err(ErrorCode::Forbidden), "only root can become another user");
-        assert_eq!(of("root", Role::Admin, Some((0, 0))).task_user_of(0, passwd, &cages), Ok(None));
+        assert_eq!(
+            of("root", Role::Admin, Some((0, 0))).task_user_of(0, || passwd.to_owned(), &cages),
+            Ok(None)
+        );
     }
 }

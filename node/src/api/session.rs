@@ -65,6 +65,33 @@ impl Answers {
     }
 }
 
+/// What calls were answered, for tests.
+#[cfg(test)]
+pub(super) struct Answered {
+    queue: Option<mpsc::Sender<Queued>>,
+    told: mpsc::Receiver<Queued>,
+}
+
+#[cfg(test)]
+impl Answered {
+    pub(super) fn new() -> Self {
+        let (queue, told) = mpsc::channel(ANSWERS_QUEUED_MAX);
+        Self { queue: Some(queue), told }
+    }
+
+    /// Where the answers to a call go.
+    pub(super) fn answers(&self, seq: u32) -> Answers {
+        let queue = self.queue.clone().expect("no answer was asked for yet");
+        Answers { seq, queue, room: Arc::new(Semaphore::new(PIECES_QUEUED_MAX)) }
+    }
+
+    /// The next answer; none when all calls are over.
+    pub(super) async fn next(&mut self) -> Option<(u32, Result<ApiReply, PublicError>)> {
+        self.queue = None;
+        self.told.recv().await.map(|told| (told.answer.seq, told.answer.result))
+    }
+}
+
 /// Serves a connection until it ends. `caller` is known already on a unix socket.
 ///
 /// # Errors

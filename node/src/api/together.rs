@@ -3,10 +3,11 @@
 
 use super::caller::Caller;
 use super::session::Answers;
-use super::write;
+use super::write::{self, Results};
 use crate::node::Node;
 use rota_protocol::api::ApiReply;
-use rota_protocol::ids::RequestId;
+use rota_protocol::error::PublicError;
+use rota_protocol::ids::{JobId, RequestId};
 use rota_protocol::job::JobSpec;
 use std::time::Instant;
 
@@ -42,17 +43,100 @@ impl Together {
 
     /// Submits all, and gives each call its own answer.
     pub(super) async fn answer(self, node: &Node, caller: &Caller) {
+        self.answer_by(async |jobs| write::submit(node, caller, jobs).await).await;
+    }
+
+    async fn answer_by(
+        self,
+        submit: impl AsyncFnOnce(Vec<(RequestId, JobSpec)>) -> Result<Results<JobId>, PublicError>,
+    ) {
         let started = Instant::now();
-        let mut results = write::submit(node, caller, self.jobs).await.map(Vec::into_iter);
+        let mut results = submit(self.jobs).await.map(Vec::into_iter);
         let outcome = if results.is_ok() { "ok" } else { "refused" };
+        let times = metrics::histogram!(crate::meters::API_SECONDS, "kind" => "write", "result" => outcome);
         for (answers, jobs) in self.calls {
-            metrics::histogram!(crate::meters::API_SECONDS, "kind" => "write", "result" => outcome)
-                .record(started.elapsed().as_secs_f64());
+            times.record(started.elapsed().as_secs_f64());
             let own = match &mut results {
                 Ok(results) => Ok(ApiReply::Submitted(results.by_ref().take(jobs).collect())),
                 Err(error) => Err(error.clone()),
             };
             answers.send(false, own).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::session::Answered;
+    use super::*;
+    use rota_protocol::error::ErrorCode;
+    use std::time::Duration;
+
+    fn jobs(first: u128, count: u128) -> Vec<(RequestId, JobSpec)> {
+        (first..first + count).map(|id| (RequestId(id), JobSpec::default())).collect()
+    }
+
+    fn joined(told: &Answered, counts: &[u128]) -> Together {
+        let mut together = Together::default();
+        for (seq, count) in (1..).zip(counts) {
+            let first = u128::from(seq) * 100;
+            together.join(told.answers(seq), jobs(first, *count), 10);
+        }
+        together
+    }
+
+    /// One proposal carries all; each call hears of its own jobs, of one that was refused too, when all are through.
+    #[tokio::test(start_paused = true)]
+    async fn each_call_hears_of_its_own_jobs() {
+        let (mut told, began) = (Answered::new(), tokio::time::Instant::now());
+        let refused = PublicError::new(ErrorCode::Invalid, "not this one");
+        let calls = joined(&told, &[2, 0, 1, 3]);
+        let submit = async |jobs: Vec<(RequestId, JobSpec)>| {
+            tokio::time::sleep(Duration::from_millis(7)).await;
+            let result = |(id, _): (RequestId, JobSpec)| match id.0 {
+                402 => Err(refused.clone()),
+                id => Ok(JobId(id as u64)),
+            };
+            Ok(jobs.into_iter().map(result).collect())
+        };
+        calls.answer_by(submit).await;
+        let own = [
+            vec![Ok(JobId(100)), Ok(JobId(101))],
+            vec![],
+            vec![Ok(JobId(300))],
+            vec![Ok(JobId(400)), Ok(JobId(401)), Err(refused)],
+        ];
+        for (seq, own) in (1..).zip(own) {
+            assert_eq!(told.next().await, Some((seq, Ok(ApiReply::Submitted(own)))));
+        }
+        assert_eq!(began.elapsed(), Duration::from_millis(7), "they were proposed together");
+        assert_eq!(told.next().await, None);
+    }
+
+    /// A peer that is overloaded says so to every one of them, and when to come back.
+    #[tokio::test(start_paused = true)]
+    async fn all_hear_that_the_peer_is_busy() {
+        let mut told = Answered::new();
+        let busy = PublicError::new(ErrorCode::Busy, "too many proposals wait at this peer").retry_after(20);
+        joined(&told, &[1, 2]).answer_by(async |_| Err(busy.clone())).await;
+        for seq in 1..=2 {
+            assert_eq!(told.next().await, Some((seq, Err(busy.clone()))));
+        }
+        assert_eq!(told.next().await, None);
+    }
+
+    #[test]
+    fn what_goes_together_is_bounded() {
+        let told = Answered::new();
+        let mut together = Together::default();
+        assert!(together.take().is_none());
+        assert!(together.has_room(JOBS_MAX, BYTES_MAX));
+        assert!(!together.has_room(JOBS_MAX + 1, 0) && !together.has_room(1, BYTES_MAX + 1));
+        together.join(told.answers(1), jobs(1, 1), 1_000);
+        assert!(together.has_room(JOBS_MAX - 1, BYTES_MAX - 1_000));
+        assert!(!together.has_room(JOBS_MAX, 0) && !together.has_room(1, BYTES_MAX - 999));
+        // Whoever takes it leaves an empty one behind.
+        assert_eq!(together.take().map(|taken| (taken.calls.len(), taken.jobs.len())), Some((1, 1)));
+        assert!(together.has_room(JOBS_MAX, BYTES_MAX) && together.take().is_none());
     }
 }

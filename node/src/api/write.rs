@@ -95,7 +95,7 @@ pub(super) async fn answer(
 }
 
 /// One result for each job.
-type Results<T> = Vec<Result<T, PublicError>>;
+pub(super) type Results<T> = Vec<Result<T, PublicError>>;
 
 /// Submits, and tells what the cluster made of each job.
 async fn submit_noted(

@@ -24,6 +24,11 @@ impl Figures {
         self.named.push((name.to_owned(), rounded.into()));
     }
 
+    /// Adds a word.
+    pub fn text(&mut self, name: &str, value: &str) {
+        self.named.push((name.to_owned(), value.into()));
+    }
+
     /// Adds the figures of a report by their names, those of its parts as `<part>_<name>`.
     ///
     /// # Errors

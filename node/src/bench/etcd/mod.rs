@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 /// Clients on one connection. With more connections etcd is slower at a thousand clients, with fewer at sixty-four.
-const CLIENTS_PER_CONNECTION: usize = 32;
+pub(super) const CLIENTS_PER_CONNECTION: usize = 32;
 /// Puts before anything counts: files are made, the leader is warm.
 const WARM_UP: Duration = Duration::from_millis(500);
 
