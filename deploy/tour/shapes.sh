@@ -18,7 +18,7 @@ HOSTS=3
 # ---------------------------------------------------------------------------------------------------------------------
 # Showing and checking
 
-JOB='' OUT='' OUT_JOB='' STATUS=0 WORK='' CLUSTER='' SCENE='' SCENE_AT_MS=0
+JOB='' OUT='' OUT_JOB='' OUT_ATTEMPT='' STATUS=0 WORK='' CLUSTER='' SCENE='' SCENE_AT_MS=0
 AGENTS=() DONE=()
 
 now_ms() { local t=${EPOCHREALTIME/[.,]/}; echo $((t / 1000)); }
@@ -407,7 +407,7 @@ while [ "$n" -lt "$STEPS" ]; do n=$((n + 1)); sleep 0.5; done
 echo "counted to $n"
 SH
     must queues set turning --turns auto
-    local long=() at job short first
+    local long=() at job short
     for at in 1 2 3 4; do
         submit --name "long$at" --queue turning --gpus 1 --gpu-model A100 --resumes --work 10h --warn USR1@5s \
             --env SAVED="$WORK/long$at" --env STEPS=100000 -- sh steps.sh
@@ -425,11 +425,16 @@ SH
     job=$OUT_JOB
     ends_with "$short" 0
     until_state "$job" running 30
-    must show "$job"; says 'turn'
-    first=$(awk '$2 ~ /^[0-9]+$/ && $1 ~ /_0$/ && /running/ { print $2; exit }' <<<"$OUT")
-    must logs "$job" --attempt "$first"; says '^from [1-9][0-9]*$'
+    until_true 'the run that goes on' 30 goes_on "$job"
+    must show "$job"; says ' preempted '
+    must logs "$job" --attempt "$OUT_ATTEMPT"; says '^from [1-9][0-9]*$'
     for at in "${long[@]}"; do same "state of job $at" "$(state_of "$at")" running; done
     shown 'half a minute of work ran in ten hours of others, which went on'
+}
+# Leaves the attempt of this job that runs, and has begun to write, in OUT_ATTEMPT.
+goes_on() {
+    OUT_ATTEMPT=$("$ROTA" show "$1" | awk '$2 ~ /^[0-9]+$/ && $1 ~ /_0$/ && $4 == "running" { print $2; exit }')
+    [ -n "$OUT_ATTEMPT" ] && "$ROTA" logs "$1" --attempt "$OUT_ATTEMPT" | grep -q '^from '
 }
 # Leaves the first of these jobs that is not running in OUT_JOB.
 pauses_one() {
