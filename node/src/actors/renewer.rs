@@ -11,7 +11,7 @@
 
 use crate::actors::{early, reconciler};
 use crate::io::clock;
-use crate::logic::lease::LeaseHolder;
+use crate::logic::lease::{LeaseHolder, Renewal};
 use crate::members::door;
 use crate::node::Node;
 use crate::peer_handler;
@@ -41,6 +41,18 @@ pub struct OwnLease {
     pub holder: LeaseHolder,
     /// What the shims read.
     pub file: LeaseFile,
+}
+
+impl OwnLease {
+    /// A renewal was acknowledged now: whether the deadline moved by it.
+    pub(super) fn acknowledge(&mut self, renewal: Renewal) -> bool {
+        let Some(deadline_ms) = self.holder.ack(renewal, clock::boottime_ms()) else { return false };
+        if let Err(error) = self.file.extend(deadline_ms) {
+            // The shims go by the old deadline: tasks may be ended early, never late.
+            tracing::error!(%error, "cannot extend the lease file");
+        }
+        true
+    }
 }
 
 /// What the renewer is told.
@@ -266,15 +278,8 @@ async fn renew(node: &Arc<Node>, kept: &mut Option<OwnLease>, turn: &mut usize) 
     metrics::counter!(crate::meters::LEASE_RENEWALS, "result" => result).increment(1);
     match reply {
         Some(PeerReply::Renewed) => {
-            let moved = with_lease(node, kept, |own| {
-                let deadline_ms = own.holder.ack(renewal, clock::boottime_ms())?;
-                if let Err(error) = own.file.extend(deadline_ms) {
-                    // The shims go by the old deadline: tasks may be ended early, never late.
-                    tracing::error!(%error, "cannot extend the lease file");
-                }
-                Some(())
-            });
-            if moved.flatten().is_some() {
+            let moved = with_lease(node, kept, |own| own.acknowledge(renewal));
+            if moved == Some(true) {
                 // Grants that came without a lease wait for one.
                 node.doors.reconciler.knock(reconciler::Msg::Wake);
             }

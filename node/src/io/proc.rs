@@ -30,6 +30,8 @@ pub struct ProcStat {
     pub pgrp: i32,
     /// Session.
     pub session: i32,
+    /// The kernel's flags of the process (field 9).
+    pub flags: u64,
     /// Processor time that it used itself, all threads, in clock ticks (fields 14 and 15).
     pub cpu_ticks: u64,
     /// Start time in clock ticks since boot (field 22).
@@ -67,6 +69,7 @@ fn parse_stat(text: &[u8]) -> Option<ProcStat> {
         ppid: fields.get(1)?.parse().ok()?,
         pgrp: fields.get(2)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
+        flags: fields.get(6)?.parse().ok()?,
         cpu_ticks: fields.get(11)?.parse::<u64>().ok()?.saturating_add(fields.get(12)?.parse().ok()?),
         start_ticks: fields.get(19)?.parse().ok()?,
     })
@@ -76,12 +79,17 @@ fn parse_stat(text: &[u8]) -> Option<ProcStat> {
 /// signal does what the kernel does by default. False when the process is gone.
 #[must_use]
 pub fn awaits(pid: i32, signal: u8) -> bool {
+    has_signal(pid, signal, ["SigCgt:", "SigBlk:"])
+}
+
+/// The signal is in one of these sets of `/proc/<pid>/status`.
+fn has_signal(pid: i32, signal: u8, sets: [&str; 2]) -> bool {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let Some(bit) = signal.checked_sub(1).and_then(|at| 1_u64.checked_shl(u32::from(at))) else {
         return false;
     };
     let masks = text.lines().filter_map(|line| {
-        let mask = line.strip_prefix("SigCgt:").or_else(|| line.strip_prefix("SigBlk:"))?;
+        let mask = sets.iter().find_map(|set| line.strip_prefix(set))?;
         u64::from_str_radix(mask.trim(), 16).ok()
     });
     masks.fold(0, std::ops::BitOr::bitor) & bit != 0
@@ -91,24 +99,13 @@ pub fn awaits(pid: i32, signal: u8) -> bool {
 /// kernel, nor has it a kill before it. What cannot be read goes on no more.
 #[must_use]
 pub fn goes_on(pid: i32, start_ticks: u64) -> bool {
-    /// The kernel's flag for a process that is being taken apart, in field 9.
+    /// The kernel's flag for a process that is being taken apart.
     const EXITING: u64 = 0x4;
-    const KILL: u64 = 1 << 8;
-    let Ok(text) = fs::read(format!("/proc/{pid}/stat")) else { return false };
-    let Some(found) = parse_stat(&text) else { return false };
-    let after = text.iter().rposition(|b| *b == b')').map_or(0, |at| at + 1);
-    let flags =
-        std::str::from_utf8(&text[after..]).ok().and_then(|rest| rest.split_ascii_whitespace().nth(6));
-    let exiting = flags.and_then(|word| word.parse::<u64>().ok()).is_none_or(|flags| flags & EXITING != 0);
-    if exiting || found.start_ticks != start_ticks || matches!(found.state, b'Z' | b'X') {
-        return false;
-    }
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let pending = status.lines().filter_map(|line| {
-        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
-        u64::from_str_radix(mask.trim(), 16).ok()
-    });
-    pending.fold(0, std::ops::BitOr::bitor) & KILL == 0
+    const KILL: u8 = 9;
+    let stays = |found: ProcStat| {
+        found.start_ticks == start_ticks && found.flags & EXITING == 0 && !matches!(found.state, b'Z' | b'X')
+    };
+    stat(pid).is_ok_and(stays) && !has_signal(pid, KILL, ["SigPnd:", "ShdPnd:"])
 }
 
 /// Every process id of this pid namespace.
