@@ -7,6 +7,7 @@ use rota_protocol::ask::Ask;
 use rota_protocol::job::JobSpec;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -57,7 +58,7 @@ impl Spec {
 /// Submissions that came lately: a job that differs from one of them only in the process to be started shares all else
 /// with it. What is shared is nobody's business but that of memory: a table with other ones in it is an equal table.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Pool(VecDeque<Arc<JobSpec>>);
+pub(crate) struct Pool(VecDeque<(u64, Arc<JobSpec>)>);
 
 /// Different ones that are remembered: those of the few people who submit just now.
 const POOL_MAX: usize = 32;
@@ -65,17 +66,27 @@ const POOL_MAX: usize = 32;
 impl Pool {
     /// Shares what can be shared.
     pub(crate) fn share(&mut self, spec: &mut Spec) {
-        match self.0.iter().position(|known| *known == spec.rest) {
+        let mark = mark(&spec.rest);
+        match self.0.iter().position(|(known, rest)| *known == mark && *rest == spec.rest) {
             Some(at) => {
-                spec.rest = Arc::clone(&self.0[at]);
+                spec.rest = Arc::clone(&self.0[at].1);
                 self.0.swap(0, at);
             }
             None => {
                 self.0.truncate(POOL_MAX - 1);
-                self.0.push_front(Arc::clone(&spec.rest));
+                self.0.push_front((mark, Arc::clone(&spec.rest)));
             }
         }
     }
+}
+
+/// Tells most submissions apart by what mostly differs: comparing whole ones with all that are remembered would cost
+/// more than the rest of a submission's `apply`.
+fn mark(spec: &JobSpec) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (&spec.name, &spec.queue, spec.priority, spec.time_limit_ms).hash(&mut hasher);
+    (spec.ask.gpu_milli, spec.ask.cpus_milli, spec.ask.mem_mib).hash(&mut hasher);
+    hasher.finish()
 }
 
 impl PartialEq for Pool {
