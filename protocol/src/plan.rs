@@ -101,6 +101,8 @@ pub enum PromiseBreak {
     Outranked,
     /// Work that it waited for ran on past its limit while being ended.
     Overrun,
+    /// A host of it was reserved for others at that time since.
+    Reserved,
 }
 
 /// Why apply refused a move.

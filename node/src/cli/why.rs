@@ -146,6 +146,7 @@ fn broken(why: PromiseBreak) -> &'static str {
         PromiseBreak::HostGone => "a host or a device of it is gone or closed",
         PromiseBreak::Outranked => "a job of higher standing came before it",
         PromiseBreak::Overrun => "what it waited for ran on past its limit",
+        PromiseBreak::Reserved => "a host of it was reserved for others since",
     }
 }
 

@@ -3,6 +3,7 @@
 //! priority, then the least work lost, then the fewest cards.
 
 use super::pledge::located;
+use super::promise::Kept;
 use super::round::{Round, at_least};
 use super::victims::Offer;
 use crate::apply::{EVICTED_PER_GAINED_MAX, PREEMPT_GAP};
@@ -138,7 +139,23 @@ impl<'p> Round<'p> {
             EndReason::Preempt => self
                 .lowest_priority()
                 .is_some_and(|lowest| job.priority >= lowest.saturating_add(PREEMPT_GAP)),
-            _ => self.view.queue_path(job.queue).any(|queue| queue.is_owed(&self.shares.held(queue), &more)),
+            _ => self.is_owed(job, &more),
+        }
+    }
+
+    /// Some queue of the job's is guaranteed so much more than it holds.
+    fn is_owed(&self, job: &Job, more: &Amounts) -> bool {
+        self.view.queue_path(job.queue).any(|queue| queue.is_owed(&self.shares.held(queue), more))
+    }
+
+    /// What a promise of slots is made of, with which of the job's asks and whether others were ended for it.
+    pub(super) fn kept_for(&self, job: &Job, choice: u8, evicting: bool) -> Kept {
+        let (fewest, _) = job.start_range();
+        let more = job.spec.ask_at(choice).map(|ask| at_least(ask).times(u64::from(fewest)));
+        match evicting {
+            false => Kept::Promised,
+            true if more.is_some_and(|more| self.is_owed(job, &more)) => Kept::Owed,
+            true => Kept::Evicted,
         }
     }
 
@@ -204,11 +221,9 @@ impl<'p> Round<'p> {
         offers: Vec<Offer>,
     ) -> Option<(Vec<Token>, Vec<Slot>)> {
         let gained = at_least(ask).times(parts as u64);
-        let mut most_lost = if gained.gpu_milli > 0 && reason != EndReason::Turn {
-            gained.gpu_milli.saturating_mul(EVICTED_PER_GAINED_MAX)
-        } else {
-            u64::MAX
-        };
+        let bounded = gained.gpu_milli > 0 && !matches!(reason, EndReason::Turn | EndReason::Reclaim);
+        let mut most_lost =
+            if bounded { gained.gpu_milli.saturating_mul(EVICTED_PER_GAINED_MAX) } else { u64::MAX };
         let mut lost: BTreeMap<QueueId, Amounts> = BTreeMap::new();
         // One that moves gives up what it has.
         let mut victims: BTreeSet<Token> = self.own_attempts(job).collect();
@@ -308,7 +323,8 @@ impl<'p> Round<'p> {
         let located = located(self.view, &slots);
         self.guards.unbind(job.id);
         self.guards.leave(&victims);
-        self.guards.bind(self.ground, job, self.now_ms, choice, &located, true);
+        let kept = self.kept_for(job, choice, true);
+        self.guards.bind(self.ground, job, self.now_ms, choice, &located, kept);
         let size = victims.len() / 4 + slots.iter().map(|slot| slot.devices.len() + 1).sum::<usize>();
         self.emit(Move::Evict { job: Some(job.id), reason, victims, slots, choice }, size);
     }

@@ -2,7 +2,7 @@
 //! the answers into words; what would have to change is in `nearer.rs`.
 
 use super::nearer::Smaller;
-use super::promise::broken;
+
 use super::round::{Round, at_least};
 use crate::fit::{self, Misfit, Want};
 use crate::state::attempt::GANG_PORT_BLOCKS;
@@ -105,7 +105,7 @@ impl<'p> Round<'p> {
             None => verdicts.contains(&Verdict::Fits),
         };
         let over = self.first_over(job, &verdicts);
-        let promise_broken = job.promise.as_ref().and_then(|one| broken(self.view, job, one, self.now_ms));
+        let promise_broken = job.promise.as_ref().and_then(|one| self.broken(job, one));
         let expected = self.expected(job);
         let mut look = Look { over, parts, expected, promise_broken, ..Look::default() };
         if !fits || look.over.is_some() {

@@ -82,7 +82,7 @@ impl Default for PlanConfig {
             default_limit_ms: 24 * 3_600 * 1_000,
             grace_ms: 10_000,
             promises_max: 8,
-            promise_after_ms: 5_000,
+            promise_after_ms: 1_000,
             promise_slack_limits: 0,
             evicts: true,
         }

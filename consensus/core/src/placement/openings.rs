@@ -7,9 +7,9 @@ use super::view::View;
 use crate::fit::{self, Want};
 use crate::state::host::Used;
 use crate::state::job::Job;
-use rota_protocol::DeviceUuid;
 use rota_protocol::plan::Slot;
 use rota_protocol::work::Layout;
+use rota_protocol::{DeviceUuid, HostId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -22,7 +22,7 @@ pub(super) struct Opening {
 
 impl Guards {
     /// The earliest time at which `parts` tasks of an ask find room together, and where. Sites under another promise
-    /// are left out.
+    /// are left out. `opens_ms` says from when on a host takes the job, if it could come at a time.
     pub(super) fn opening(
         &self,
         ground: &Ground,
@@ -30,6 +30,7 @@ impl Guards {
         job: &Job,
         want: Want<'_>,
         parts: usize,
+        opens_ms: &dyn Fn(HostId, u64) -> Option<u64>,
     ) -> Option<Opening> {
         let per_site = match job.spec.layout {
             Layout::Spread => 1,
@@ -41,7 +42,15 @@ impl Guards {
             if found.len() >= parts && found.peek().is_some_and(|(worst_ms, _, _)| bound_ms >= *worst_ms) {
                 break;
             }
-            let site = self.rooms(ground, at, job, want, per_site);
+            let mut site = self.rooms(ground, at, job, want, per_site);
+            // What runs is not all that is in the way. Later rooms open no sooner, so the rest of them is none either.
+            for n in 0..site.len() {
+                let Some(at_ms) = opens_ms(ground.sites[at].id(), site[n].at_ms) else {
+                    site.truncate(n);
+                    break;
+                };
+                site[n].at_ms = at_ms;
+            }
             if job.spec.layout == Layout::SameHost {
                 if let Some(last) = site.get(parts - 1) {
                     let better = found.peek().is_none_or(|(worst_ms, _, _)| last.at_ms < *worst_ms);

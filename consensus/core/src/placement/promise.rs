@@ -5,14 +5,13 @@
 //! if its own limit ends before it, or if it fits beside the promised slots (EASY backfill, by the card).
 
 use super::sites::Ground;
-use super::view::View;
 use crate::fit::{self, Want};
 use crate::state::attempt::Attempt;
 use crate::state::host::Used;
-use crate::state::job::{Job, Promise};
+use crate::state::job::Job;
 use rota_protocol::device::DeviceFacts;
 use rota_protocol::job::AttemptState;
-use rota_protocol::plan::{PromiseBreak, Slot};
+use rota_protocol::plan::Slot;
 use rota_protocol::{DeviceUuid, JobId, Token};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +32,18 @@ pub(super) struct Placed {
     pub(super) over: Vec<usize>,
 }
 
+/// What a promise is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// A time at which others will be gone.
+    Promised,
+    /// Slots that others were ended for: the job's own as soon as they are free.
+    Evicted,
+    /// So they are, and the job's queue is owed them by its guarantee: priority does not come before that, or those who
+    /// were ended would take their place again.
+    Owed,
+}
+
 /// A promise that binds the round.
 #[derive(Debug, Clone)]
 pub(super) struct Guard {
@@ -45,8 +56,7 @@ pub(super) struct Guard {
     /// With which of the job's asks.
     choice: u8,
     slots: Vec<(usize, Slot)>,
-    /// The slots are the job's own as soon as they are free.
-    evicting: bool,
+    kept: Kept,
     /// Promises that fall due no later and whose slots are in `later` too.
     counts: Vec<usize>,
     /// Something of higher standing has come before it: the promise cannot be relied upon.
@@ -94,7 +104,7 @@ impl Guards {
         at_ms: u64,
         choice: u8,
         slots: &[(usize, Slot)],
-        evicting: bool,
+        kept: Kept,
     ) {
         let Some(ask) = job.spec.ask_at(choice) else {
             return;
@@ -128,7 +138,7 @@ impl Guards {
             choice,
             slots,
             counts: counts.into_iter().collect(),
-            evicting,
+            kept,
             outranked: false,
         });
     }
@@ -137,7 +147,7 @@ impl Guards {
     /// promise of another kind to somebody else binds the site. The job's own is given up for what it gets now.
     pub(super) fn after_evictions(&self, ground: &Ground, at: usize, job: JobId) -> Option<Used> {
         let guards = || self.by_site.get(&at).into_iter().flatten().map(|guard| &self.list[*guard]);
-        if guards().any(|guard| !guard.evicting && guard.job.id != job) {
+        if guards().any(|guard| guard.kept == Kept::Promised && guard.job.id != job) {
             return None;
         }
         if guards().next().is_none() {
@@ -164,7 +174,7 @@ impl Guards {
 
     /// So it does, and its slots are the job's own: they were evicted for it.
     pub(super) fn owns(&self, job: JobId) -> bool {
-        self.holds(job) && self.bound(job).is_some_and(|guard| self.list[guard].evicting)
+        self.holds(job) && self.bound(job).is_some_and(|guard| self.list[guard].kept != Kept::Promised)
     }
 
     /// The promise of a job binds no more.
@@ -262,13 +272,14 @@ impl Guards {
         let host = &ground.sites[at].row.host;
         for number in self.by_site.get(&at).into_iter().flatten() {
             let guard = &mut self.list[*number];
+            let before = outranks(job, guard);
             let Some(used) = guard.later.get_mut(&at).filter(|_| one.ends_ms > guard.at_ms) else {
                 continue;
             };
             fit::take(host, used, want, &one.devices, one.token);
             used.launching = 0;
             // What fits beside a promise takes nothing from it.
-            if !guard.outranked && outranks(job, &guard.job) && !super::post::fits_on(ground, at, used) {
+            if !guard.outranked && before && !super::post::fits_on(ground, at, used) {
                 guard.outranked = true;
                 one.over.push(*number);
             }
@@ -298,9 +309,7 @@ impl Guards {
 
     fn binding<'g>(&'g self, at: usize, job: &'g Job, ends_ms: u64) -> impl Iterator<Item = &'g Guard> {
         let guards = self.by_site.get(&at).into_iter().flatten().map(|guard| &self.list[*guard]);
-        guards.filter(move |guard| {
-            guard.job.id != job.id && ends_ms > guard.at_ms && !outranks(job, &guard.job)
-        })
+        guards.filter(move |guard| guard.job.id != job.id && ends_ms > guard.at_ms && !outranks(job, guard))
     }
 
     /// What is in use on a site at a later time, if everything runs to its limit and nothing more starts.
@@ -376,23 +385,7 @@ pub(super) fn slot_token(guard: usize, number: u64) -> Token {
 }
 
 /// Those who may end others may also come before their promises.
-fn outranks(job: &Job, other: &Job) -> bool {
-    job.priority >= other.priority.saturating_add(crate::apply::PREEMPT_GAP)
-}
-
-/// Why a standing promise cannot be kept as it is; none if it can.
-pub(super) fn broken(view: &View, job: &Job, promise: &Promise, now_ms: u64) -> Option<PromiseBreak> {
-    let sound = |slot: &Slot| {
-        view.host_at(slot.host).is_some_and(|at| {
-            let host = &view.hosts[at].host;
-            let want = job.spec.ask_at(promise.choice).map(|ask| Want::of(job, ask));
-            let fit = |d: &DeviceFacts| want.is_some_and(|want| want.accepts(d));
-            let healthy = |uuid: &DeviceUuid| host.facts.devices.iter().any(|d| d.uuid == *uuid && fit(d));
-            fit::open(host, &Used::default(), now_ms).is_ok() && slot.devices.iter().all(healthy)
-        })
-    };
-    if !promise.slots.iter().all(sound) {
-        return Some(PromiseBreak::HostGone);
-    }
-    (!promise.evicting && now_ms > promise.at_ms).then_some(PromiseBreak::Overrun)
+fn outranks(job: &Job, guard: &Guard) -> bool {
+    let owed = guard.kept == Kept::Owed && job.queue != guard.job.queue;
+    !owed && job.priority >= guard.job.priority.saturating_add(crate::apply::PREEMPT_GAP)
 }

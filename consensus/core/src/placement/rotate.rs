@@ -118,7 +118,7 @@ impl<'p> Round<'p> {
         if fewest == 1 {
             return self.find(job, &ask, &|_| true).is_ok();
         }
-        let opening = self.guards.opening(self.ground, self.view, job, Want::of(job, &ask), fewest as usize);
+        let opening = self.opening(&self.guards, job, Want::of(job, &ask), fewest as usize);
         opening.is_some_and(|opening| opening.at_ms <= self.now_ms)
     }
 

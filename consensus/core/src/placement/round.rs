@@ -2,6 +2,7 @@
 //! evict, promise. Gangs are in `gang.rs`, evictions in `evict.rs`.
 
 use super::PlanConfig;
+use super::pledge::Earliest;
 use super::post;
 use super::promise::Guards;
 use super::share::Shares;
@@ -61,6 +62,8 @@ pub(super) struct Round<'p> {
     /// The oldest blocked job of each kind.
     pub(super) oldest: BTreeMap<Competes<'p>, &'p Arc<Job>>,
     pub(super) promises: usize,
+    /// A standing promise that binds the round earlier than it stands.
+    pub(super) drawn: Option<(&'p Arc<Job>, Earliest)>,
     /// Jobs whose promise is lost to work of higher standing.
     pub(super) outranked: BTreeSet<JobId>,
     /// Waiting jobs that take turns in this round, with the model on which one has its turn; none: not now.
@@ -115,6 +118,7 @@ impl<'p> Round<'p> {
             competing: BTreeSet::new(),
             oldest: BTreeMap::new(),
             promises: 0,
+            drawn: None,
             outranked: BTreeSet::new(),
             turns: BTreeMap::new(),
             leavers: BTreeSet::new(),
@@ -127,6 +131,7 @@ impl<'p> Round<'p> {
         self.lapse();
         self.drain_and_trim();
         self.keep_promises();
+        self.draw_promises_near();
         self.take_turns();
         self.promise_to_the_patient();
         debug_assert_eq!(post::promises(&self.guards, self.ground), Vec::<String>::new());
@@ -134,6 +139,7 @@ impl<'p> Round<'p> {
         debug_assert_eq!(post::placements(self), Vec::<String>::new());
         debug_assert_eq!(post::evictions(self), Vec::<String>::new());
         debug_assert_eq!(post::promises(&self.guards, self.ground), Vec::<String>::new());
+        self.tell_drawn();
         self.promise_to_the_oldest();
         debug_assert_eq!(post::promises(&self.guards, self.ground), Vec::<String>::new());
     }

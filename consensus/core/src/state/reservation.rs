@@ -88,6 +88,26 @@ impl<'r> ReservedHosts<'r> {
         self.by_host.contains_key(&host)
     }
 
+    /// The first time from `from_ms` on at which work of this length may come to the host; without a length it never
+    /// ends. None: not while these reservations stand.
+    pub(crate) fn free_from(
+        &self,
+        host: HostId,
+        from_ms: u64,
+        length_ms: Option<u64>,
+        ours: impl Fn(&String) -> bool,
+    ) -> Option<u64> {
+        let mut at_ms = from_ms;
+        loop {
+            let until_ms = length_ms.map(|length_ms| at_ms.saturating_add(length_ms));
+            let Some(row) = self.first_in_the_way(host, at_ms, until_ms, &ours) else {
+                return Some(at_ms);
+            };
+            // Each step leaves one behind.
+            at_ms = Some(row.end_ms).filter(|end_ms| *end_ms > at_ms)?;
+        }
+    }
+
     /// Some reservation keeps work off the host between these times; `ours` says whether the work's queue lies in one
     /// of a name.
     pub(crate) fn in_the_way(
@@ -97,10 +117,20 @@ impl<'r> ReservedHosts<'r> {
         until_ms: Option<u64>,
         ours: impl Fn(&String) -> bool,
     ) -> bool {
-        self.by_host.get(&host).into_iter().flatten().any(|row| {
+        self.first_in_the_way(host, from_ms, until_ms, &ours).is_some()
+    }
+
+    fn first_in_the_way(
+        &self,
+        host: HostId,
+        from_ms: u64,
+        until_ms: Option<u64>,
+        ours: &impl Fn(&String) -> bool,
+    ) -> Option<&'r ReservationSpec> {
+        self.by_host.get(&host).into_iter().flatten().copied().find(|row| {
             let kept_for_us = match &row.kept_for {
                 ReservedFor::Nobody => false,
-                ReservedFor::Queues(names) => names.iter().any(&ours),
+                ReservedFor::Queues(names) => names.iter().any(ours),
             };
             !kept_for_us && row.meets(from_ms, until_ms)
         })

@@ -15,6 +15,7 @@ mod life;
 mod members;
 mod moves;
 mod planner;
+mod pledges;
 mod policy;
 mod props;
 mod queues;

@@ -13,7 +13,7 @@ use rota_protocol::{HostId, JobId, RequestId, Token};
 use std::collections::BTreeMap;
 
 /// Rounds until nothing happens.
-fn settle(lab: &mut Lab) {
+pub(crate) fn settle(lab: &mut Lab) {
     for _ in 0..32 {
         if lab.round() == 0 {
             return;
@@ -23,7 +23,7 @@ fn settle(lab: &mut Lab) {
 }
 
 /// Attempts that are asked to end do so.
-fn obey(lab: &mut Lab) -> usize {
+pub(crate) fn obey(lab: &mut Lab) -> usize {
     let ending = lab.state.attempts().filter(|a| a.state == AttemptState::Ending);
     let ending: Vec<(Token, AttemptEnd)> =
         ending.map(|a| (a.token, a.end_reason.expect("a reason").end())).collect();
@@ -34,7 +34,7 @@ fn obey(lab: &mut Lab) -> usize {
     count
 }
 
-fn start_all(lab: &mut Lab) {
+pub(crate) fn start_all(lab: &mut Lab) {
     let granted: Vec<Token> =
         lab.state.attempts().filter(|a| a.state == AttemptState::Granted).map(|a| a.token).collect();
     for token in granted {
@@ -42,7 +42,7 @@ fn start_all(lab: &mut Lab) {
     }
 }
 
-fn submit_as(lab: &mut Lab, tenant: &str, line: &str) -> JobId {
+pub(crate) fn submit_as(lab: &mut Lab, tenant: &str, line: &str) -> JobId {
     let spec = crate::lab::job_spec(line);
     match lab.ask(user(tenant), RequestId::NONE, Command::Submit { spec }) {
         Outcome::Submitted { job } => job,
@@ -50,7 +50,7 @@ fn submit_as(lab: &mut Lab, tenant: &str, line: &str) -> JobId {
     }
 }
 
-fn set_queue(lab: &mut Lab, name: &str, guarantee_gpus: u64, ceiling_gpus: Option<u64>) {
+pub(crate) fn set_queue(lab: &mut Lab, name: &str, guarantee_gpus: u64, ceiling_gpus: Option<u64>) {
     let guarantee = Amounts { gpu_milli: guarantee_gpus * 1_000, ..Amounts::default() };
     let ceiling = Ceiling { gpu_milli: ceiling_gpus.map(|n| n * 1_000), ..Ceiling::default() };
     let queue = QueueSpec { guarantee, ceiling, ..QueueSpec::open(name) };

@@ -39,8 +39,9 @@ pub(super) fn gains(
         (Going { victims, tokens: &tokens }, Going { victims: &[], tokens: &BTreeSet::new() });
     let gained = then.room(ask, one.slots, going, now_ms)?;
     let lost = victims.iter().fold(Amounts::default(), |sum, victim| sum.plus(&victim.amounts()));
-    // Those whose turn is over are many at once where a wide job goes and narrow ones come.
-    let bounded = one.reason != EndReason::Turn && gained.gpu_milli > 0;
+    // Those whose turn is over are many at once where a wide job goes and narrow ones come. What a queue is guaranteed it
+    // gets, however wide those are who have borrowed it.
+    let bounded = !matches!(one.reason, EndReason::Turn | EndReason::Reclaim) && gained.gpu_milli > 0;
     if bounded && lost.gpu_milli > gained.gpu_milli.saturating_mul(EVICTED_PER_GAINED_MAX) {
         return Err(Refusal::NotEvictable);
     }

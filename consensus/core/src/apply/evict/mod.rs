@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How much higher a priority must be for its job to end another: jobs of about one rank wait for each other.
 pub const PREEMPT_GAP: u16 = 10;
-/// Most cards that may be taken from others for one card gained.
+/// Most cards that may be taken from others for one card gained, unless a guarantee is taken back.
 pub const EVICTED_PER_GAINED_MAX: u64 = 2;
 
 /// One eviction as proposed.
