@@ -3,11 +3,11 @@
 //!
 //! What this is not: no format. Snapshots have the [`JobSpec`] itself.
 
+use crate::hash::Digest;
 use rota_protocol::ask::Ask;
 use rota_protocol::job::JobSpec;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -83,10 +83,15 @@ impl Pool {
 /// Tells most submissions apart by what mostly differs: comparing whole ones with all that are remembered would cost
 /// more than the rest of a submission's `apply`.
 fn mark(spec: &JobSpec) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (&spec.name, &spec.queue, spec.priority, spec.time_limit_ms).hash(&mut hasher);
-    (spec.ask.gpu_milli, spec.ask.cpus_milli, spec.ask.mem_mib).hash(&mut hasher);
-    hasher.finish()
+    let mut mark = Digest::new(0);
+    mark.write(spec.name.as_bytes());
+    mark.write(spec.queue.as_bytes());
+    for figure in [spec.ask.gpu_milli, spec.ask.cpus_milli, u32::from(spec.priority)] {
+        mark.write_u64(u64::from(figure));
+    }
+    mark.write_u64(spec.ask.mem_mib);
+    mark.write_u64(spec.time_limit_ms.unwrap_or(0));
+    mark.finish()
 }
 
 impl PartialEq for Pool {
