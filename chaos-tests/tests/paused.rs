@@ -109,5 +109,15 @@ fn an_apply_without_an_order_is_seen() {
 
 #[test]
 fn a_snapshot_that_nobody_checked_is_seen() {
-    is_seen(Plant::UncheckedSnapshot, &["I3", "I8", "I9", "I10", "I20"]);
+    is_seen(Plant::UncheckedSnapshot, &["I3", "I8", "I9", "I10", "I20", "D11"]);
+}
+
+#[test]
+fn copies_that_nobody_compares_are_seen() {
+    is_seen(Plant::BlindCompare, &["R8"]);
+}
+
+#[test]
+fn a_host_with_the_certificate_of_another_is_seen() {
+    is_seen(Plant::Impostor, &["N14"]);
 }

@@ -45,6 +45,11 @@ fn p4_agent_frozen_past_its_lease() {
 }
 
 #[test]
+fn p5_a_whole_host_frozen_past_its_lease() {
+    scenario("P5", 1);
+}
+
+#[test]
 fn p6_agent_killed_and_restarted_adopts() {
     scenario("P6", 1);
 }
@@ -187,6 +192,21 @@ fn a_short_soak_holds() {
     // Times are for the command: this machine is shared with other tests, and so are its two cores.
     assert!(row.violations.is_empty() && row.runs > 0, "{}", row.lines());
     assert_ne!(row.outcome(), Outcome::NotExercised, "{}", row.lines());
+}
+
+#[test]
+fn o4_wrong_settings_are_refused() {
+    scenario("O4", 1);
+}
+
+#[test]
+fn r065_any_one_host_may_go_away() {
+    scenario("R065", 1);
+}
+
+#[test]
+fn r070_drained_and_not_forgotten() {
+    scenario("R070", 1);
 }
 
 #[test]

@@ -178,6 +178,10 @@ pub struct Tuning {
     pub snapshot_entries: u64,
     /// Entries kept behind a snapshot, for followers that are a little late.
     pub keep_entries: u64,
+    /// Whole states are hashed at every so many entries, to be compared; a power of two, or the next one.
+    pub whole_entries: u64,
+    /// How often copies of the state are compared, in ms.
+    pub compare_ms: u64,
     /// Log bytes in memory after which a snapshot is taken, whatever the number of entries.
     pub snapshot_log_bytes: usize,
     /// The newest version that is read: an older build's, where one is tried out.
@@ -201,6 +205,8 @@ pub struct Faults {
     pub disorder: bool,
     /// Install snapshots without looking at any checksum.
     pub trusting: bool,
+    /// Never compare copies of the state.
+    pub blind: bool,
 }
 
 impl Default for Tuning {
@@ -209,6 +215,8 @@ impl Default for Tuning {
             segment_bytes: 16 << 20,
             snapshot_entries: 10_000,
             keep_entries: 1_000,
+            whole_entries: 1_024,
+            compare_ms: 5_000,
             snapshot_log_bytes: 16 << 20,
             newest: rota_protocol::version::NEWEST,
             disk: disk::real(),

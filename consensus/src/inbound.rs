@@ -131,7 +131,7 @@ impl Inbound {
                 spoken_by(from, &chunk.vote())?;
                 self.snapshots.take(from, chunk).await.map(|reply| wire::encode(&reply))
             }
-            RaftCall::Follow => Err(invalid("a follower is answered elsewhere")),
+            RaftCall::Follow | RaftCall::Compare => Err(invalid("it is answered elsewhere")),
         }
     }
 }

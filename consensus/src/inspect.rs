@@ -5,6 +5,7 @@
 use crate::wire;
 use crate::{Consensus, config};
 use openraft::async_runtime::watch::WatchReceiver;
+use rota_protocol::command::{Entry, LOG_FORMAT, Proposal};
 use rota_protocol::ids::HostId;
 use rota_protocol::peer::{PeerReply, PeerRequest, RaftCall};
 
@@ -60,6 +61,12 @@ impl Consensus {
         let _ = self.0.raft.client_write(config::Payload(bytes.into())).await;
     }
 
+    /// Writes one proposal as an entry of its own, past the gathering of proposals.
+    pub async fn write_entry(&self, proposal: Proposal) {
+        let entry = Entry { format: LOG_FORMAT, at_ms: 1, proposals: vec![proposal] };
+        self.write_raw(rota_protocol::codec::encode(&entry).unwrap_or_default()).await;
+    }
+
     /// Term, index and checksum of the entries of this peer's log from an index on.
     #[must_use]
     pub fn entries_from(&self, index: u64) -> Vec<(Mark, u32)> {
@@ -96,4 +103,35 @@ pub fn appended(request: &PeerRequest) -> Option<usize> {
 #[must_use]
 pub fn feigned_success() -> PeerReply {
     PeerReply::Raft { body: wire::append_reply_to_bytes(openraft::raft::AppendEntriesResponse::Success) }
+}
+
+impl Consensus {
+    /// The messages by which this peer would send a snapshot of these bytes, and the question behind them. `total` is
+    /// the length that it announces.
+    #[must_use]
+    pub fn pieces_of(&self, snapshot: &[u8], total: u64) -> Vec<PeerRequest> {
+        let vote = self.0.raft.metrics().borrow_watched().vote;
+        let pieces = snapshot.chunks(config::CHUNK_BYTES).enumerate().map(|(at, piece)| {
+            wire::Chunk::new(&vote, total, (at * config::CHUNK_BYTES) as u64, piece.to_vec())
+        });
+        let question = wire::Chunk::new(&vote, total, total, Vec::new());
+        let message = |chunk| PeerRequest::Raft { call: RaftCall::Snapshot, body: wire::encode(&chunk) };
+        pieces.chain([question]).map(message).collect()
+    }
+}
+
+/// What a peer answers to a piece of a snapshot: where the next begins, and whether all is installed.
+#[must_use]
+pub fn piece_taken(reply: &PeerReply) -> Option<(u64, bool)> {
+    let PeerReply::Raft { body } = reply else { return None };
+    wire::decode::<wire::ChunkReply>(body).ok().map(|reply| (reply.next, reply.done))
+}
+
+/// Makes the checksum of a snapshot's header fit again, as one who forges it would.
+pub fn reseal_snapshot(bytes: &mut [u8]) {
+    if let Some((header, rest)) = bytes.split_at_mut_checked(60)
+        && let Some(crc) = rest.first_chunk_mut::<4>()
+    {
+        *crc = crc32fast::hash(header).to_le_bytes();
+    }
 }

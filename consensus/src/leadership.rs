@@ -30,6 +30,8 @@ pub(crate) struct Watched {
     pub leadership: watch::Sender<Leadership>,
     pub failed: watch::Sender<Option<String>>,
     pub recovered: watch::Sender<bool>,
+    /// What the copies of the state differ in.
+    pub differs: watch::Sender<Option<crate::compare::Difference>>,
     /// This peer stops on purpose: the end of the raft core is no failure.
     pub stopping: AtomicBool,
 }
@@ -41,6 +43,7 @@ impl Watched {
             leadership: watch::Sender::new(Leadership::default()),
             failed: watch::Sender::new(None),
             recovered: watch::Sender::new(false),
+            differs: watch::Sender::new(None),
             stopping: AtomicBool::new(false),
         }
     }

@@ -10,6 +10,7 @@
 //! this build cannot read ends the peer; a host id is never used again; nothing that matters rests on metrics.
 
 mod changes;
+mod compare;
 mod config;
 pub mod disk;
 pub mod follow;
@@ -41,6 +42,7 @@ pub mod watch;
 mod wire;
 
 pub use changes::FeedFault;
+pub use compare::Difference;
 pub use config::{ConsensusConfig, Faults, Timings, Tuning};
 pub use leadership::Leadership;
 pub use link::{LinkError, PeerLink};
@@ -181,6 +183,12 @@ impl Consensus {
                     Err(error) => PeerReply::Refused(error),
                 }
             }
+            PeerRequest::Raft { call: RaftCall::Compare, body } => {
+                match compare::answer(&self.0.machine.marks, &body) {
+                    Ok(body) => PeerReply::Raft { body },
+                    Err(error) => PeerReply::Refused(error),
+                }
+            }
             PeerRequest::Raft { call, body } => match self.0.inbound.handle(from, call, &body).await {
                 Ok(body) => PeerReply::Raft { body },
                 Err(error) => PeerReply::Refused(error),
@@ -316,6 +324,12 @@ impl Consensus {
     #[must_use]
     pub fn failed(&self) -> watch::Receiver<Option<String>> {
         self.0.watched.failed.subscribe()
+    }
+
+    /// `Some` while copies of the state differ and this one goes on, because the others are too few to contradict it.
+    #[must_use]
+    pub fn differs(&self) -> watch::Receiver<Option<Difference>> {
+        self.0.watched.differs.subscribe()
     }
 
     /// Hands leadership to a voter (by default the one that is furthest), and waits until it leads.

@@ -7,6 +7,7 @@ mod builder;
 mod handed;
 
 use crate::changes::{FeedFault, Ring};
+use crate::compare::{self, Marks};
 use crate::config::{
     EntryPayload, Faults, LogEntry, LogId, Membership, Reply, Rota, SnapshotMeta, StoredMembership, Tuning,
 };
@@ -62,6 +63,8 @@ pub(crate) struct Shared {
     changes: Ring,
     /// What another copy was after an entry that is to be applied here.
     expected: Mutex<Option<Mark>>,
+    /// What this copy was, to be compared with others.
+    pub(crate) marks: Marks,
     /// The snapshot that counts; the lock also orders changes of the file's name.
     current: Mutex<Option<(SnapshotMeta, SnapshotFile)>>,
     /// Held while snapshot files are written; true once they must not be any more.
@@ -225,6 +228,7 @@ impl Machine {
             applied: watch::Sender::new(applied),
             changes: Ring::after(applied),
             expected: Mutex::default(),
+            marks: Marks::new(tuning),
             current: Mutex::new(current),
             closed: Mutex::new(false),
             built_ms: AtomicU64::new(0),
@@ -243,10 +247,10 @@ impl Machine {
             EntryPayload::Normal(data) => Some(decode(&data.0, index, self.0.newest)?),
             EntryPayload::Blank | EntryPayload::Membership(_) => None,
         };
-        let (reply, events) = {
+        let (reply, events, whole) = {
             let mut replica = self.0.replica_mut();
             replica.last = Some(entry.log_id);
-            match (decoded, entry.payload) {
+            let (reply, events) = match (decoded, entry.payload) {
                 (Some(mut commands), _) => {
                     let turned = self.0.faults.disorder && disorder(&mut commands);
                     let mut applied = replica.state.take(index, commands);
@@ -266,8 +270,13 @@ impl Machine {
                     replica.state.skip(index);
                     (Reply::default(), Vec::new())
                 }
-            }
+            };
+            let wanted = self.0.marks.applied(index, replica.state.rolling_hash());
+            (reply, events, wanted.then(|| replica.state.clone()))
         };
+        if let Some(state) = whole {
+            compare::hash_whole(&self.0, state);
+        }
         self.0.check_expected(index)?;
         self.note_changes(index, &events);
         if !events.is_empty() {
@@ -380,6 +389,7 @@ impl RaftStateMachine<Rota> for Machine {
         *self.0.replica_mut() =
             Replica { state, last: meta.last_log_id, membership: meta.last_membership.clone() };
         self.0.changes.forget(index);
+        self.0.marks.forget();
         let _ = self.0.events.send(Arc::new(AppliedNote { index, events: Vec::new(), resync: true }));
         self.0.applied.send_replace(index);
         Ok(())

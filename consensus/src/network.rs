@@ -63,7 +63,7 @@ impl Network {
             Ok(_) => Err(Unreachable::from_string("not an answer to a raft message").into()),
             Err(LinkError::Timeout) => Err(RPCError::Timeout(Timeout {
                 action: match call {
-                    RaftCall::Append | RaftCall::Follow => RPCTypes::AppendEntries,
+                    RaftCall::Append | RaftCall::Follow | RaftCall::Compare => RPCTypes::AppendEntries,
                     RaftCall::Vote => RPCTypes::Vote,
                     RaftCall::Snapshot => RPCTypes::InstallSnapshot,
                     RaftCall::Transfer => RPCTypes::TransferLeader,

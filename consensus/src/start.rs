@@ -1,5 +1,6 @@
 //! Putting one peer together: files first, then openraft, then the tasks around it.
 
+use crate::compare::Comparer;
 use crate::config::{ConsensusConfig, Raft, SNAPSHOT_ENTRIES_TIMES, Tuning, raft_config};
 use crate::follow;
 use crate::inbound::Inbound;
@@ -77,6 +78,17 @@ pub(crate) async fn start(
     };
     let (proposals, task) = proposer.start();
     tasks.push(task);
+    if !tuning.faults.blind {
+        let comparer = Comparer {
+            me: host,
+            raft: raft.clone(),
+            link: link.clone(),
+            shared: shared.clone(),
+            watched: watched.clone(),
+            period: Duration::from_millis(tuning.compare_ms),
+        };
+        tasks.push(spawn(comparer.watch()));
+    }
     let (reader, readers) = reader(&raft, host, link, lease, &watched, &shared);
     tasks.extend(readers);
     let surroundings = (tuning.disk.clone(), tuning.faults.trusting);

@@ -165,6 +165,7 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     renewals.abort();
     tokio::spawn(pass_on(from_shims, Arc::clone(&node)));
     tokio::spawn(crate::storage::watch(Arc::downgrade(&node)));
+    tokio::spawn(crate::clocks::watch(Arc::downgrade(&node)));
     tokio::spawn(lead::watch(Arc::downgrade(&node)));
     if let Some(addr) = node.config.http_listen {
         let listener =

@@ -135,6 +135,14 @@ impl Stubborn {
         client
     }
 
+    /// A client that knows one peer.
+    #[must_use]
+    pub fn only(lab: &Lab, peer: usize) -> Self {
+        let mut client = Self::new(lab, 0);
+        client.sockets = vec![lab.peers[peer].socket()];
+        client
+    }
+
     /// The socket of the peer that it asks now.
     #[must_use]
     pub fn place(&self) -> &Path {

@@ -11,6 +11,7 @@ pub mod boot;
 pub mod certificates;
 pub mod cli;
 pub mod client;
+mod clocks;
 pub mod config;
 pub mod containers;
 pub mod demo;

@@ -85,6 +85,8 @@ pub const CARD_SECONDS: &str = "rota_card_seconds_total";
 pub const DRIFT: &str = "rota_host_drift";
 /// Laws of the replicated state, or of this host against it, found broken; must stay 0. Label `law`.
 pub const VIOLATIONS: &str = "rota_invariant_violations_total";
+/// By how much this host's clock is at least faster than those of most voters, in millionths; 0 if nothing shows.
+pub const CLOCK_DRIFT: &str = "rota_clock_drift_ppm";
 /// Xids that the driver told. Label `class`: the classes of the table.
 pub const XIDS: &str = "rota_xids_total";
 /// What this host found about its devices. Label `cause`: a word from a fixed set.
@@ -135,7 +137,7 @@ const fn metric(name: &'static str, kind: Kind, unit: Unit, help: &'static str) 
 }
 
 /// Every metric.
-pub const ALL: [Metric; 43] = [
+pub const ALL: [Metric; 44] = [
     metric(CERTIFICATE_RENEWALS, Kind::Counter, Unit::Count, "Renewals of this host's certificate"),
     metric(CERTIFICATE_SECONDS_LEFT, Kind::Gauge, Unit::Seconds, "Until this host's certificate ends"),
     metric(AUTHORITY_SECONDS_LEFT, Kind::Gauge, Unit::Seconds, "Until the cluster's authority ends"),
@@ -174,6 +176,12 @@ pub const ALL: [Metric; 43] = [
     metric(GRANTS_BOUNCED, Kind::Counter, Unit::Count, "Grants that did not fit here; must stay 0"),
     metric(CARD_SECONDS, Kind::Counter, Unit::Seconds, "Card time by standing"),
     metric(DRIFT, Kind::Gauge, Unit::Count, "What differs between log, host and cards now"),
+    metric(
+        CLOCK_DRIFT,
+        Kind::Gauge,
+        Unit::Count,
+        "Least drift of this host's clock against most voters, in ppm",
+    ),
     metric(VIOLATIONS, Kind::Counter, Unit::Count, "Broken laws of the state; must stay 0"),
     metric(ISOLATION, Kind::Gauge, Unit::Count, "How far tasks are kept apart: 0 not, 1 by groups, 2 fully"),
     metric(OOM_KILLS, Kind::Counter, Unit::Count, "Processes of tasks killed for memory"),

@@ -154,6 +154,7 @@ async fn answer(node: &Arc<Node>, request: PeerRequest) -> PeerReply {
                 Err(error) => PeerReply::Refused(error),
             }
         }
+        PeerRequest::Clock => PeerReply::Clock { boot: node.boot, boottime_us: clock::boottime_us() },
         PeerRequest::Lead(ask) => lead::answer(node, ask).await,
         PeerRequest::Authority { ca } => {
             let named =

@@ -4,7 +4,7 @@
 use crate::api::{LogChunk, OutputStream};
 use crate::command::{Outcome, Proposal};
 use crate::error::PublicError;
-use crate::ids::{ClusterId, HostId, JobId, LeaseEpoch, Token};
+use crate::ids::{BootId, ClusterId, HostId, JobId, LeaseEpoch, Token};
 use crate::job::Actor;
 use crate::lead::{LeadAsk, LeadNews};
 use crate::members::{Admission, PeerLife};
@@ -26,6 +26,8 @@ pub enum RaftCall {
     Transfer,
     /// A host that is no member asks for what was committed; any peer that has it answers.
     Follow,
+    /// What the state was after an entry: copies are compared.
+    Compare,
 }
 
 /// What a peer can be asked.
@@ -104,6 +106,8 @@ pub enum PeerRequest {
     },
     /// Who calls, on which data directory: the first request of a connection.
     Hail(PeerLife),
+    /// What the peer's boot-time clock says: rates are compared, never the times of two hosts.
+    Clock,
 }
 
 /// What a peer answers.
@@ -154,6 +158,13 @@ pub enum PeerReply {
     },
     /// Whether the caller is let in.
     Admission(Box<Admission>),
+    /// A clock.
+    Clock {
+        /// Of which boot.
+        boot: BootId,
+        /// Microseconds since that boot.
+        boottime_us: u64,
+    },
 }
 
 /// What a host without a certificate asks with its join token, inside TLS to a server whose CA fingerprint the

@@ -6,9 +6,11 @@ use futures_util::future::BoxFuture;
 use rota_consensus::Consensus;
 use rota_consensus::inspect::granted_vote;
 use rota_consensus::runtime::Chance;
+use rota_node::net::gossip::GossipHandle;
 use rota_node::net::{ApiStream, PeerHandler};
 use rota_protocol::peer::{JoinReply, JoinRequest, PeerReply, PeerRequest};
 use rota_protocol::{ErrorCode, HostId, PublicError};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// One life's desk.
@@ -17,11 +19,15 @@ pub(super) struct Desk {
     pub(super) chance: Chance,
     pub(super) laws: Laws,
     consensus: OnceLock<Consensus>,
+    gossip: OnceLock<GossipHandle>,
+    /// Messages of agreement, and gossip, are not heard.
+    pub(super) deaf: (AtomicBool, AtomicBool),
 }
 
 impl Desk {
     pub(super) fn new(me: HostId, chance: Chance, laws: Laws) -> Arc<Self> {
-        Arc::new(Self { me, chance, laws, consensus: OnceLock::new() })
+        let (consensus, gossip) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Self { me, chance, laws, consensus, gossip, deaf: Default::default() })
     }
 
     /// From now on it answers.
@@ -29,8 +35,23 @@ impl Desk {
         let _ = self.consensus.set(consensus);
     }
 
+    /// Where gossip goes.
+    pub(super) fn open_gossip(&self, gossip: GossipHandle) {
+        let _ = self.gossip.set(gossip);
+    }
+
+    fn gossip(&self, from: HostId, bytes: Vec<u8>) {
+        if let Some(gossip) = self.gossip.get().filter(|_| !self.deaf.1.load(Ordering::Relaxed)) {
+            gossip.datagram(from, bytes);
+        }
+    }
+
     /// Answers one message.
     pub(super) async fn answer(&self, from: HostId, request: PeerRequest) -> PeerReply {
+        if self.deaf.0.load(Ordering::Relaxed) {
+            // Nobody says that it did not arrive.
+            std::future::pending::<()>().await;
+        }
         let Some(consensus) = self.consensus.get() else {
             return PeerReply::Refused(PublicError::new(ErrorCode::Busy, "still starting"));
         };
@@ -56,7 +77,9 @@ impl PeerHandler for Counter {
         std::future::ready(JoinReply::Refused(refused)).boxed()
     }
 
-    fn gossip(&self, _from: HostId, _bytes: Vec<u8>) {}
+    fn gossip(&self, from: HostId, bytes: Vec<u8>) {
+        self.0.gossip(from, bytes);
+    }
 
     fn api(&self, _stream: ApiStream) {}
 }

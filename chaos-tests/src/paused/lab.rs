@@ -30,6 +30,8 @@ static FAMILY: OnceLock<Arc<Vec<Arc<Identity>>>> = OnceLock::new();
 const HOSTS_MAX: u64 = 9;
 /// How often the checkers look, in ms.
 const LOOK_MS: u64 = 20;
+/// Whole states are small here, so copies are compared often.
+const WHOLE_ENTRIES: u64 = 64;
 
 /// What a run is made of.
 #[derive(Debug, Clone)]
@@ -112,6 +114,7 @@ impl Lab {
             segment_bytes: plan.segment_bytes,
             snapshot_entries: plan.snapshot_entries.0,
             keep_entries: plan.snapshot_entries.1,
+            whole_entries: WHOLE_ENTRIES,
             ..Tuning::default()
         };
         let doors = Doors::default();
@@ -126,6 +129,7 @@ impl Lab {
             sockets: Default::default(),
             desks: Default::default(),
             doors: doors.clone(),
+            disordered: Arc::default(),
             family,
             timings: Timings::CHAOS,
             tuning,

@@ -11,13 +11,13 @@ use super::streams::Streams;
 use super::trace::Trace;
 use rota_consensus::disk::Step;
 use rota_consensus::runtime::Chance;
-use rota_consensus::{Consensus, ConsensusConfig, PeerLink, StartError, Timings, Tuning, watch};
+use rota_consensus::{Consensus, ConsensusConfig, Faults, PeerLink, StartError, Timings, Tuning, watch};
 use rota_node::net::{Identity, Net, NetConfig, NetTimings};
 use rota_protocol::{ClusterId, HostId};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The cluster of all runs.
@@ -47,6 +47,8 @@ pub(super) struct Ground {
     pub(super) sockets: Sockets,
     pub(super) desks: Desks,
     pub(super) doors: Doors,
+    /// The host whose next life applies without an order, by its number; 0 for none.
+    pub(super) disordered: Arc<AtomicU64>,
     pub(super) family: Arc<Vec<Arc<Identity>>>,
     pub(super) timings: Timings,
     pub(super) tuning: Tuning,
@@ -92,6 +94,7 @@ type Port = (Arc<Net>, Arc<Socket>);
 struct Life {
     door: Door,
     disk: Arc<FaultDisk>,
+    desk: Arc<Desk>,
     net: Option<Port>,
     dead: Arc<AtomicBool>,
     ended: watch::Sender<bool>,
@@ -127,6 +130,22 @@ impl Peer {
         self.life.as_ref().is_some_and(|life| !life.disk.died())
     }
 
+    /// Its network, over QUIC.
+    pub(super) fn net(&self) -> Option<&Arc<Net>> {
+        self.life.as_ref()?.net.as_ref().map(|(net, _)| net)
+    }
+
+    /// What hears for it.
+    pub(super) fn desk(&self) -> Option<&Arc<Desk>> {
+        self.life.as_ref().map(|life| &life.desk)
+    }
+
+    fn faults(&self) -> Faults {
+        let mut faults = Plant::faults(self.ground.plant);
+        faults.disorder |= self.ground.disordered.load(Ordering::Relaxed) == self.host.0;
+        faults
+    }
+
     fn wall_ms(&self) -> Arc<dyn Fn() -> u64 + Send + Sync> {
         let (trace, skew) = (self.ground.trace.clone(), self.skew_ms.clone());
         Arc::new(move || (EPOCH_MS + trace.now_ms()).saturating_add_signed(skew.load(Ordering::Relaxed)))
@@ -150,7 +169,7 @@ impl Peer {
         let tuning = Tuning {
             disk: Arc::new(Paced(disk.clone())),
             wall_ms: self.wall_ms(),
-            faults: Plant::faults(ground.plant),
+            faults: self.faults(),
             ..ground.tuning.clone()
         };
         let config =
@@ -171,7 +190,7 @@ impl Peer {
         let door = Door { host, peer, chance, ended: watched };
         ground.doors.put(door.clone());
         ground.trace.note(format_args!("host {host} begins life {}", self.lives));
-        self.life = Some(Life { door, disk, net, dead, ended });
+        self.life = Some(Life { door, disk, desk, net, dead, ended });
         Ok(())
     }
 

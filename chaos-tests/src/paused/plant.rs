@@ -24,25 +24,42 @@ pub enum Plant {
     DisorderedApply,
     /// A snapshot is installed although its checksums are wrong.
     UncheckedSnapshot,
+    /// Copies of the state are never compared.
+    BlindCompare,
+    /// A host shows the certificate of another one, as if nobody looked at names.
+    Impostor,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::AckBeforeQuorum,
         Self::VoteNotSynced,
         Self::SkipDedup,
         Self::StaleRead,
         Self::DisorderedApply,
         Self::UncheckedSnapshot,
+        Self::BlindCompare,
+        Self::Impostor,
     ];
 
     /// What of it is in the product's own code.
+    /// The rows that see it, where storms rarely would.
+    pub(super) fn rows(self) -> &'static [&'static str] {
+        match self {
+            Self::UncheckedSnapshot => &["D11", "D11b"],
+            Self::BlindCompare => &["R8"],
+            Self::Impostor => &["N14"],
+            _ => &[],
+        }
+    }
+
     pub(super) fn faults(plant: Option<Self>) -> Faults {
         Faults {
             skip_dedup: plant == Some(Self::SkipDedup),
             disorder: plant == Some(Self::DisorderedApply),
             trusting: plant == Some(Self::UncheckedSnapshot),
+            blind: plant == Some(Self::BlindCompare),
         }
     }
 }

@@ -81,7 +81,7 @@ pub(super) async fn restarted(bench: &Bench) -> Result<Report, LabError> {
 }
 
 /// A job's standard output: what there is, or, followed, all of it.
-async fn output(lab: &Lab, peer: usize, job: JobId, follow: bool) -> Result<String, LabError> {
+pub(super) async fn output(lab: &Lab, peer: usize, job: JobId, follow: bool) -> Result<String, LabError> {
     let client = lab.peers[peer].client().await?;
     let stream = OutputStream::Stdout;
     let logs = ApiRequest::Logs { job, index: 0, attempt: None, stream, offset: 0, follow };

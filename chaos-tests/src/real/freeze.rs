@@ -4,6 +4,7 @@
 use super::Bench;
 use super::beats::Beats;
 use super::report::Report;
+use super::stood::Stood;
 use rota_node::bench::pulse::{Pulse, Span};
 use rota_node::lab::{Lab, LabError, new_request, wait_for};
 use rota_node::lab_work::{Stubborn, as_array, shell_job, true_job, with_gpus};
@@ -24,6 +25,8 @@ const GAP_MS_MAX: u64 = 2_500;
 pub(super) async fn leader_frozen(bench: &Bench) -> Result<Report, LabError> {
     let mut lab = bench.lab("P3", 3, |_| {}).await?;
     let (mut violations, mut gap_max, mut stale_refused) = (Vec::new(), 0, 0);
+    let stood = Stood::begin();
+    let mut starved = None;
     for round in 0..bench.rounds {
         let sleep = Duration::from_millis(LEADER_SLEEPS_MS[round % LEADER_SLEEPS_MS.len()]);
         let leader = lab.leader().await?;
@@ -37,7 +40,10 @@ pub(super) async fn leader_frozen(bench: &Bench) -> Result<Report, LabError> {
             let asked = std::time::Instant::now();
             let rest = Duration::from_secs(10);
             newest = Some(client.submit_as(new_request(), queued(), rest).await?);
-            gap_max = gap_max.max(asked.elapsed().as_millis() as u64);
+            match stood.judge(asked, GAP_MS_MAX) {
+                Ok(gap) => gap_max = gap_max.max(gap),
+                Err(why) => starved = Some(why),
+            }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let Some(newest) = newest else {
@@ -67,11 +73,11 @@ pub(super) async fn leader_frozen(bench: &Bench) -> Result<Report, LabError> {
         }
         lab.until_up(3).await?;
     }
-    Ok(Report::of("P3", bench.rounds, &violations).figure("gap_max_ms", gap_max, Some(GAP_MS_MAX)).figure(
-        "woken_leader_could_not_tell",
-        stale_refused,
-        None,
-    ))
+    Ok(Report::of("P3", bench.rounds, &violations)
+        .figure("gap_max_ms", gap_max, Some(GAP_MS_MAX))
+        .figure("woken_leader_could_not_tell", stale_refused, None)
+        .figure("harness_stood_still_ms", stood.longest_ms(), None)
+        .unless(starved))
 }
 
 fn queued() -> rota_protocol::job::JobSpec {

@@ -4,16 +4,19 @@
 pub mod actor_death;
 pub mod again;
 pub mod agent_death;
+pub mod any_host;
 pub mod beats;
 pub mod black_hole;
 pub mod blip;
 mod booted;
 pub mod cards;
+pub mod drained;
 pub mod ends;
 pub mod failover;
 pub mod flood;
 pub mod follow;
 pub mod freeze;
+pub mod frozen_host;
 pub mod full_disk;
 pub mod gang_loss;
 pub mod gang_meets;
@@ -41,11 +44,13 @@ pub mod slow_start;
 pub mod soak;
 mod spaces;
 mod starved;
+mod stood;
 mod traffic;
 pub mod trust;
 mod tty;
 pub mod unkillable;
 pub mod upgrade;
+pub mod wrong_settings;
 
 use report::{Report, Verdict};
 use rota_node::lab::{Lab, LabError, LabOptions, violations};
@@ -142,11 +147,12 @@ fn budget(name: &str, default: u64) -> u64 {
 }
 
 /// Names of all scenarios, by fault id, in the order in which they run.
-pub const SCENARIOS: [&str; 39] = [
+pub const SCENARIOS: [&str; 43] = [
     "P1",
     "P2",
     "P3",
     "P4",
+    "P5",
     "P6",
     "P6-slow",
     "P7",
@@ -174,7 +180,10 @@ pub const SCENARIOS: [&str; 39] = [
     "P3F",
     "O1",
     "O1-hasty",
+    "O4",
     "O5",
+    "R065",
+    "R070",
     "D6",
     "D7",
     "D8",
@@ -200,6 +209,7 @@ async fn scenario(name: &str, bench: &Bench) -> Result<Report, LabError> {
         "P2" => failover::all_killed(bench).await,
         "P3" => freeze::leader_frozen(bench).await,
         "P4" => freeze::agent_frozen_past_its_lease(bench).await,
+        "P5" => frozen_host::past_its_lease(bench).await,
         "P6" => agent_death::restarted(bench).await,
         "P6-slow" => slow_start::slower_than_its_lease(bench).await,
         "P7" => agent_death::not_restarted(bench).await,
@@ -231,7 +241,10 @@ async fn scenario(name: &str, bench: &Bench) -> Result<Report, LabError> {
         "P3F" => freeze::follower_frozen(bench).await,
         "O1" => lead::restarted_in_turn(bench).await,
         "O1-hasty" => lead::restarted_in_haste(bench).await,
+        "O4" => wrong_settings::pushed(bench).await,
         "O5" => lead::host_drained(bench).await,
+        "R065" => any_host::goes_away(bench).await,
+        "R070" => drained::comes_back(bench).await,
         "D6" => full_disk::no_room(bench).await,
         "D7" => full_disk::read_only(bench).await,
         "D8" => slow_disk::leader_on_a_slow_disk(bench).await,

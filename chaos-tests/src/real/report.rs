@@ -54,6 +54,15 @@ impl Report {
         self
     }
 
+    /// The same, but neither passed nor failed where this keeps it from being judged; what is broken stays broken.
+    #[must_use]
+    pub fn unless(mut self, why: Option<String>) -> Self {
+        if let Some(why) = why.filter(|_| self.verdict == Verdict::Pass) {
+            self.verdict = Verdict::NotExercised(why);
+        }
+        self
+    }
+
     /// The same, failed if there are any of these.
     #[must_use]
     pub fn but(mut self, violations: &[String]) -> Self {

@@ -24,6 +24,7 @@ pub(super) fn belongs_to(row: &str, id: &str) -> bool {
 pub(super) fn rounds_of(id: &str) -> usize {
     match id {
         "P1" | "P3" | "R9" => 4,
+        "R065" => 3,
         "O3-revoke" => 2,
         _ => 1,
     }
@@ -43,6 +44,7 @@ pub(super) fn what_of(id: &str) -> &'static str {
         "P3" => "leader frozen: no stale answer when it wakes; longest gap of the others",
         "P3F" => "follower frozen: longest gap of the others",
         "P4" => "agent frozen past its lease: its task ends before the next begins",
+        "P5" => "a whole host frozen past its lease: how long its task lives when it wakes",
         "P6" => "agent killed and started again: until its tasks are adopted",
         "P6-slow" => "agent killed, the next takes longer to start than its lease lasts: nothing ends",
         "P7" => "agent or shim killed for good: until the task is gone",
@@ -60,6 +62,9 @@ pub(super) fn what_of(id: &str) -> &'static str {
         "O3" => "certificates renewed under load",
         "O3-revoke" => "revoked hosts are cut",
         "O3-ca" => "the authority is replaced under load",
+        "O4" => "wrong settings: until the agent that starts with them has ended",
+        "R065" => "any one of three hosts gone: until all that clients do works again through another",
+        "R070" => "drained off the only host that fits: until it runs there again",
         "O5" => "leader's host drained: until another leads",
         "D6" => "full disks: until another leads",
         "D7" => "a disk turns read-only: longest gap",

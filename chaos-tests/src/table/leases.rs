@@ -1,7 +1,7 @@
 //! Rows of clocks and leases (C2, C4, C5, C6): the product's own deciders of both sides, each on a clock of its own, and
 //! true time in a loop. Nothing waits, and a seed is a run.
 //!
-//! Not here: C3, clocks beyond the bound, for which Rota has no alarm.
+//! Not here: C3, clocks beyond the bound, which is `drift.rs`.
 
 use crate::real::row::Row;
 use crate::world::clock::{Clock, RATE_TRUE};

@@ -6,20 +6,25 @@
 //! one sees it often.
 
 mod catalogue;
+mod drift;
 mod leases;
+mod long_log;
 
 use crate::paused::command::lines;
 use crate::paused::rows as paused;
 use crate::paused::table::{Line, Outcome as Virtual};
 use crate::real::report::{Report, Verdict};
 use crate::real::row::{Outcome, Row};
-use crate::real::{self, Bench, SCENARIOS, members};
+use crate::real::{self, Bench, SCENARIOS, hands, members};
 use catalogue::{CATALOGUE, WORTH, belongs_to, rounds_of, subject_of, what_of};
 use rota_node::lab::LabError;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+/// Faults of this catalogue that the table of attempts and cards tries.
+const HANDS: [&str; 1] = ["P10"];
 
 /// The budget where the command names none, in seconds.
 const BUDGET: &str = "ROTA_CHAOS_BUDGET";
@@ -52,10 +57,14 @@ pub struct Args {
 pub enum Rung {
     /// Both sides of a lease, each on a clock of its own.
     Leases,
+    /// One peer's log on a real disk.
+    Log,
     /// The real agreement in virtual time.
     Paused,
     /// Real processes.
     Real,
+    /// Real processes that lack what they need.
+    Hands,
     /// Real processes that come, go, are wiped and copied.
     Members,
     /// Nowhere.
@@ -68,6 +77,8 @@ impl Rung {
             Self::Leases => "leases",
             Self::Paused => "paused",
             Self::Real => "real",
+            Self::Log => "log",
+            Self::Hands => "hands",
             Self::Members => "members",
             Self::None => "-",
         }
@@ -140,11 +151,21 @@ fn plan(args: &Args) -> Vec<Entry> {
     for (id, what) in leases::ROWS.into_iter().filter(|(id, _)| wanted(id)) {
         add(Rung::Leases, Row::new(id, what, None));
     }
+    for (id, what) in [drift::ROW].into_iter().filter(|(id, _)| wanted(id)) {
+        add(Rung::Leases, Row::new(id, what, None));
+    }
+    for (id, what) in [long_log::ROW].into_iter().filter(|(id, _)| wanted(id)) {
+        add(Rung::Log, Row::new(id, what, None));
+    }
     for row in paused::ROWS.iter().filter(|row| wanted(row.id)) {
         add(Rung::Paused, Row::new(row.id, row.what, row.stated_ms));
     }
     for id in SCENARIOS.into_iter().filter(|id| wanted(id)) {
         add(Rung::Real, Row::new(id, what_of(id), None));
+    }
+    // The others of that table are not of this catalogue, or have a row of their own above.
+    for id in HANDS.into_iter().filter(|id| wanted(id)) {
+        add(Rung::Hands, Row::new(id, "", None));
     }
     for (id, _) in members::ROWS.iter().filter(|(id, _)| wanted(id)) {
         add(Rung::Members, Row::new(id, "", None));
@@ -193,7 +214,10 @@ async fn try_all(
 async fn once(entry: &Entry, pass: u64, bench: &Bench) -> Row {
     let id = entry.row.id.as_str();
     match entry.rung {
+        Rung::Leases if id == drift::ROW.0 => drift::row(pass),
         Rung::Leases => leases::row(id, &entry.row.what, pass),
+        Rung::Log => long_log::row().await,
+        Rung::Hands => hands::row(id, bench).await.unwrap_or_else(|| entry.row.clone()),
         Rung::Paused => {
             let specs: Vec<_> = paused::row(id).into_iter().collect();
             lines(&specs, (pass, pass)).pop().map_or_else(|| entry.row.clone(), |line| of_line(&line))

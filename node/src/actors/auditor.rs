@@ -8,6 +8,7 @@ use crate::logic::reconcile::LocalState;
 use crate::meters;
 use crate::node::Node;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use rota_consensus::Difference;
 use rota_protocol::device::{DeviceFacts, DeviceHealth};
 use rota_protocol::job::AttemptState;
 use rota_protocol::{DeviceUuid, Token};
@@ -36,6 +37,8 @@ pub struct State {
     audit: Audit,
     turn: usize,
     ledger: Ledger,
+    /// Copies of the state that differ, as they were told last.
+    copies: Option<Difference>,
 }
 
 impl Actor for Auditor {
@@ -45,7 +48,7 @@ impl Actor for Auditor {
 
     async fn pre_start(&self, myself: ActorRef<Msg>, node: Arc<Node>) -> Result<State, ActorProcessingErr> {
         myself.send_interval(TICK, || Msg::Tick);
-        Ok(State { node, audit: Audit::default(), turn: 0, ledger: Ledger::default() })
+        Ok(State { node, audit: Audit::default(), turn: 0, ledger: Ledger::default(), copies: None })
     }
 
     async fn handle(
@@ -77,6 +80,12 @@ impl Actor for Auditor {
             tracing::error!(%card, "card time does not add up: report this as a bug");
             metrics::counter!(meters::VIOLATIONS, "law" => "CardTimeUnbalanced").increment(1);
         }
+        let copies = node.consensus.differs().borrow().clone();
+        if let Some(difference) = copies.as_ref().filter(|now| state.copies.as_ref() != Some(now)) {
+            tracing::error!(%difference, "copies of the state differ: report this as a bug");
+            metrics::counter!(meters::VIOLATIONS, "law" => "CopiesDiffer").increment(1);
+        }
+        state.copies = copies;
         for (id, count) in state.audit.counts() {
             metrics::gauge!(meters::DRIFT, "kind" => id).set(f64::from(count));
         }

@@ -11,6 +11,7 @@ pub mod cards;
 pub mod container;
 pub mod dirt;
 pub mod door;
+pub mod drift;
 pub mod duty;
 pub mod env;
 pub mod gang;

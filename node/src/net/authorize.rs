@@ -34,6 +34,7 @@ pub fn authorize(from: HostId, request: &PeerRequest) -> Result<(), PublicError>
         | PeerRequest::Lead(_)
         | PeerRequest::Authority { .. }
         | PeerRequest::Hail(_)
+        | PeerRequest::Clock
         | PeerRequest::Signal { .. } => Ok(()),
     }
 }

@@ -86,6 +86,7 @@ fn is_repeatable(request: &PeerRequest) -> bool {
         PeerRequest::Raft { .. }
         | PeerRequest::ReadIndex
         | PeerRequest::Renew { .. }
+        | PeerRequest::Clock
         | PeerRequest::ReadLog { .. }
         | PeerRequest::FindLog { .. }
         | PeerRequest::Authority { .. }

@@ -17,7 +17,7 @@ const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 /// Calls that must not wait behind others have a connection of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Class {
-    /// Heartbeats, entries, votes, lease renewals, read confirmations.
+    /// Heartbeats, entries, votes, lease renewals, read confirmations, clocks.
     Raft,
     /// Proposals, logs, signals.
     Rest,
@@ -31,6 +31,7 @@ impl Class {
             PeerRequest::Raft { .. }
             | PeerRequest::ReadIndex
             | PeerRequest::Renew { .. }
+            | PeerRequest::Clock
             | PeerRequest::Hail(_) => Self::Raft,
             PeerRequest::Propose { .. }
             | PeerRequest::ReadLog { .. }

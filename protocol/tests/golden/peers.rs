@@ -23,6 +23,7 @@ pub(crate) fn peer_requests() -> Vec<(&'static str, PeerRequest)> {
         ("Raft snapshot", raft(RaftCall::Snapshot)),
         ("Raft transfer", raft(RaftCall::Transfer)),
         ("Raft follow", raft(RaftCall::Follow)),
+        ("Raft compare", raft(RaftCall::Compare)),
         (
             "Propose",
             PeerRequest::Propose { proposals: vec![proposal(Command::UndrainHost { host: HostId(7) })] },
@@ -54,6 +55,7 @@ pub(crate) fn peer_requests() -> Vec<(&'static str, PeerRequest)> {
         ("Lead move", PeerRequest::Lead(LeadAsk::Move { to: Some(HostId(2)) })),
         ("Authority", super::trust::peer_request()),
         ("Hail", PeerRequest::Hail(super::members::peer_life())),
+        ("Clock", PeerRequest::Clock),
     ]
 }
 
@@ -85,6 +87,7 @@ pub(crate) fn peer_replies() -> Vec<(&'static str, PeerReply)> {
         ("Authority", super::trust::peer_reply()),
     ];
     replies.extend(ADMISSIONS.into_iter().zip(admissions));
+    replies.push(("Clock", PeerReply::Clock { boot: BootId(7), boottime_us: 86_400_000_000 }));
     replies
 }
 

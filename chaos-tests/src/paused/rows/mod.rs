@@ -1,12 +1,16 @@
 //! The rows of the catalogue that this rung can try: each a function that makes a cluster, does the fault, measures how long
 //! recovery takes in virtual time, and says what did not hold. A new row is one line in [`ROWS`].
 
+mod address;
 mod clock;
+mod copies;
 mod crash;
 mod disk;
+mod gossip;
 mod members;
 mod net;
 mod raft;
+mod snapshots;
 
 use super::lab::{Failure, Lab, Plan, in_virtual_time};
 use super::peer::Way;
@@ -90,7 +94,11 @@ rows! {
     "N8", Some(1_000), net::flipped, "1 % of datagrams with a turned bit: longest gap of writes";
     "N9", Some(3_000), net::narrow, "datagrams above 1,200 bytes vanish: until a write is acknowledged";
     "N10", Some(5_000), net::clogged, "all links cut one by one, mended one by one: until all is even";
+    "N12", Some(6_500), gossip::alone, "gossip is cut and agreement is not: until nobody's news count any more; writes go on";
+    "N12b", Some(2_500), gossip::only, "agreement is cut and gossip is not: from the healing until a write is acknowledged";
     "N13", Some(10_000), net::capped_snapshot, "64 kB/s to one host that needs a snapshot: until it is up to date";
+    "N14", Some(1_000), address::of_another, "another host at the address of one that is off: longest gap of writes";
+    "N14b", Some(3_000), address::back, "and back at an address of its own: until it follows";
     "P1", Some(2_500), crash::leader_again_and_again, "leader off, 6 times: gaps of writes";
     "P2", Some(200), crash::follower, "follower off: longest gap of writes";
     "P2b", Some(3_000), crash::everybody, "all off at once: until writes are acknowledged";
@@ -108,11 +116,13 @@ rows! {
     "D8b", Some(200), disk::slow_follower, "a follower's syncs take 2 s: longest gap of writes";
     "D10", None, disk::stale_block, "an old block in the middle of the log: the host refuses to start";
     "D11", Some(10_000), disk::damaged_snapshots, "pieces of snapshots damaged on their way: until the host is even";
+    "D11b", Some(2_500), snapshots::forged, "snapshots cut short, damaged, old, foreign, of monstrous lengths: until a write after them";
     "R1", Some(2_500), members::churn, "grow 3 to 7 under faults: longest gap of writes";
     "R2", None, members::far_behind, "a learner that is far behind is not made a voter";
     "R4", Some(10_000), members::behind_a_purge, "a follower behind a purged log, snapshot cut off: until it is even";
     "R5", Some(10_000), members::purge_and_restart, "snapshots, purges and restarts in turns: until all is even";
     "R7", None, raft::unknown_command, "an entry of a newer format halts the peer, and is not skipped";
+    "R8", Some(7_500), copies::part, "one host applies in another order: from the first difference until that host stops";
     "R9", Some(2_500), raft::answer_lost, "the answer lost and the leader changed: until the same answer is given";
     "R10", None, raft::largest_entry, "an entry of the greatest size passes, one byte more is refused";
 }

@@ -1,4 +1,4 @@
-//! Rows of what is proposed: R7, R9, R10. R8 is the planted bug of an apply without an order.
+//! Rows of what is proposed: R7, R9, R10.
 
 use super::super::client::spec;
 use super::super::lab::{Failure, Lab};
