@@ -15,7 +15,7 @@ use crate::leadership::Watched;
 use crate::link::PeerLink;
 use crate::machine::Shared;
 use crate::runtime::{blocking, spawn};
-use crate::wire;
+use crate::{Consensus, watch, wire};
 use openraft::async_runtime::watch::WatchReceiver;
 use rota_core::State;
 use rota_protocol::PublicError;
@@ -100,8 +100,12 @@ impl Marks {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An entry was applied. True: take the whole state along.
-    pub(crate) fn applied(&self, index: u64, rolling: u64) -> bool {
+    /// An entry was applied, and left this state. Gives a copy of it where the whole of it is to be hashed.
+    pub(crate) fn took(&self, index: u64, state: &State) -> Option<State> {
+        self.applied(index, state.rolling_hash()).then(|| state.clone())
+    }
+
+    fn applied(&self, index: u64, rolling: u64) -> bool {
         let mut kept = self.lock();
         if kept.rolling.back().is_some_and(|(last, _)| last + 1 != index) {
             kept.rolling.clear();
@@ -134,8 +138,9 @@ impl Marks {
     }
 }
 
-/// Hashes a whole state beside everything else.
-pub(crate) fn hash_whole(shared: &Arc<Shared>, state: State) {
+/// Hashes a whole state beside everything else, if there is one to be hashed.
+pub(crate) fn hash_whole(shared: &Arc<Shared>, state: Option<State>) {
+    let Some(state) = state else { return };
     if shared.marks.hashing.swap(true, Ordering::AcqRel) {
         return;
     }
@@ -171,8 +176,23 @@ fn build() -> String {
     format!("{} {NEWEST}", env!("CARGO_PKG_VERSION"))
 }
 
+impl Consensus {
+    /// `Some` while copies of the state differ and this one goes on, because the others are too few to contradict it.
+    #[must_use]
+    pub fn differs(&self) -> watch::Receiver<Option<Difference>> {
+        self.0.watched.differs.subscribe()
+    }
+}
+
 /// Answers another peer.
-pub(crate) fn answer(marks: &Marks, body: &[u8]) -> Result<Vec<u8>, PublicError> {
+pub(crate) fn reply(marks: &Marks, body: &[u8]) -> PeerReply {
+    match answer(marks, body) {
+        Ok(body) => PeerReply::Raft { body },
+        Err(error) => PeerReply::Refused(error),
+    }
+}
+
+fn answer(marks: &Marks, body: &[u8]) -> Result<Vec<u8>, PublicError> {
     let ask: Ask = wire::decode(body).map_err(crate::inbound::invalid)?;
     let kept = marks.lock();
     let index = kept.rolling.back().map_or(ask.index, |(last, _)| ask.index.min(*last));
@@ -182,12 +202,12 @@ pub(crate) fn answer(marks: &Marks, body: &[u8]) -> Result<Vec<u8>, PublicError>
 
 /// One peer's comparing.
 pub(crate) struct Comparer {
-    pub(crate) me: HostId,
-    pub(crate) raft: Raft,
-    pub(crate) link: Arc<dyn PeerLink>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) watched: Arc<Watched>,
-    pub(crate) period: Duration,
+    me: HostId,
+    raft: Raft,
+    link: Arc<dyn PeerLink>,
+    shared: Arc<Shared>,
+    watched: Arc<Watched>,
+    period: Duration,
 }
 
 /// Where a voter's copy stands to this one.
@@ -199,6 +219,15 @@ enum Side {
 }
 
 impl Comparer {
+    pub(crate) fn new(
+        (me, shared): (HostId, Arc<Shared>),
+        (raft, link): (Raft, Arc<dyn PeerLink>),
+        watched: Arc<Watched>,
+        period: Duration,
+    ) -> Self {
+        Self { me, raft, link, shared, watched, period }
+    }
+
     /// Until this peer has stopped for it.
     pub(crate) async fn watch(self) {
         loop {
@@ -347,12 +376,13 @@ mod tests {
         (9..=5_000).for_each(|index| {
             marks.applied(index, index * 7);
         });
-        assert_eq!((marks.lock().at(4_999), marks.lock().at(5_000 - 2_048)), (Some(34_993), None));
+        let at = |index| marks.lock().at(index);
+        assert_eq!((at(4_999), at(5_000 - 2_048)), (Some(34_993), None));
         let told: Told =
             wire::decode(&answer(&marks, &wire::encode(&Ask { index: 9_999 })).unwrap()).unwrap();
         assert_eq!(told.at, Some((5_000, 35_000)), "no further than it is");
         marks.applied(6_000, 1);
-        assert_eq!((marks.lock().at(5_000), marks.lock().at(6_000)), (None, Some(1)));
+        assert_eq!((at(5_000), at(6_000)), (None, Some(1)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -184,10 +184,7 @@ impl Consensus {
                 }
             }
             PeerRequest::Raft { call: RaftCall::Compare, body } => {
-                match compare::answer(&self.0.machine.marks, &body) {
-                    Ok(body) => PeerReply::Raft { body },
-                    Err(error) => PeerReply::Refused(error),
-                }
+                compare::reply(&self.0.machine.marks, &body)
             }
             PeerRequest::Raft { call, body } => match self.0.inbound.handle(from, call, &body).await {
                 Ok(body) => PeerReply::Raft { body },
@@ -324,12 +321,6 @@ impl Consensus {
     #[must_use]
     pub fn failed(&self) -> watch::Receiver<Option<String>> {
         self.0.watched.failed.subscribe()
-    }
-
-    /// `Some` while copies of the state differ and this one goes on, because the others are too few to contradict it.
-    #[must_use]
-    pub fn differs(&self) -> watch::Receiver<Option<Difference>> {
-        self.0.watched.differs.subscribe()
     }
 
     /// Hands leadership to a voter (by default the one that is furthest), and waits until it leads.

@@ -63,7 +63,6 @@ pub(crate) struct Shared {
     changes: Ring,
     /// What another copy was after an entry that is to be applied here.
     expected: Mutex<Option<Mark>>,
-    /// What this copy was, to be compared with others.
     pub(crate) marks: Marks,
     /// The snapshot that counts; the lock also orders changes of the file's name.
     current: Mutex<Option<(SnapshotMeta, SnapshotFile)>>,
@@ -271,12 +270,9 @@ impl Machine {
                     (Reply::default(), Vec::new())
                 }
             };
-            let wanted = self.0.marks.applied(index, replica.state.rolling_hash());
-            (reply, events, wanted.then(|| replica.state.clone()))
+            (reply, events, self.0.marks.took(index, &replica.state))
         };
-        if let Some(state) = whole {
-            compare::hash_whole(&self.0, state);
-        }
+        compare::hash_whole(&self.0, whole);
         self.0.check_expected(index)?;
         self.note_changes(index, &events);
         if !events.is_empty() {

@@ -78,17 +78,10 @@ pub(crate) async fn start(
     };
     let (proposals, task) = proposer.start();
     tasks.push(task);
-    if !tuning.faults.blind {
-        let comparer = Comparer {
-            me: host,
-            raft: raft.clone(),
-            link: link.clone(),
-            shared: shared.clone(),
-            watched: watched.clone(),
-            period: Duration::from_millis(tuning.compare_ms),
-        };
-        tasks.push(spawn(comparer.watch()));
-    }
+    let period = Duration::from_millis(tuning.compare_ms);
+    let (own, to) = ((host, shared.clone()), (raft.clone(), link.clone()));
+    let comparer = Comparer::new(own, to, watched.clone(), period);
+    tasks.extend((!tuning.faults.blind).then(|| spawn(comparer.watch())));
     let (reader, readers) = reader(&raft, host, link, lease, &watched, &shared);
     tasks.extend(readers);
     let surroundings = (tuning.disk.clone(), tuning.faults.trusting);

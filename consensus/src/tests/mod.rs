@@ -1,6 +1,7 @@
 //! Whole peers in one process, over the memory link, on real files.
 
 mod churn;
+mod copies;
 mod failover;
 mod feed;
 mod files;

@@ -65,12 +65,22 @@ async fn nobody_answers(
     Ok(())
 }
 
+/// The others learn where it is now.
+fn known_again(lab: &Lab, gone: HostId) -> Result<(), Failure> {
+    for host in lab.others(gone) {
+        let net = lab.peers.get(&host).and_then(|peer| peer.net()).ok_or("no network")?;
+        net.set_peer(gone, address(gone).to_string());
+    }
+    Ok(())
+}
+
 pub(super) async fn of_another(attempt: &mut Attempt) -> Result<(), Failure> {
     let (lab, leader, gone, _impostor) = reused(attempt).await?;
     gap_over(attempt, &lab, Duration::from_secs(4)).await;
     nobody_answers(attempt, &lab, leader, gone).await?;
     let lag = lab.door(leader)?.peer.status().lag.get(&gone).copied().unwrap_or(u64::MAX);
     attempt.must(lag > 0, || format!("N14: host {gone} is off and not behind: who took its entries?"));
+    known_again(&lab, gone)?;
     attempt.close(lab).await.map(|_| ())
 }
 
@@ -79,10 +89,7 @@ pub(super) async fn back(attempt: &mut Attempt) -> Result<(), Failure> {
     tokio::time::sleep(Duration::from_secs(2)).await;
     nobody_answers(attempt, &lab, leader, gone).await?;
     lab.start(gone).await.map_err(|error| error.to_string())?;
-    for host in lab.others(gone) {
-        let net = lab.peers.get(&host).and_then(|peer| peer.net()).ok_or("no network")?;
-        net.set_peer(gone, address(gone).to_string());
-    }
+    known_again(&lab, gone)?;
     let took = until_written(&lab, &[gone]).await?;
     attempt.took(took);
     attempt.close(lab).await.map(|_| ())
