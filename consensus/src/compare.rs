@@ -10,47 +10,33 @@
 //!
 //! Not here: repair. A restart applies snapshot and log anew.
 
-use crate::config::{Raft, Tuning};
+use crate::config::Raft;
 use crate::leadership::Watched;
 use crate::link::PeerLink;
 use crate::machine::Shared;
-use crate::runtime::{blocking, spawn};
+use crate::marks::{Mark, Marks};
 use crate::{Consensus, watch, wire};
 use openraft::async_runtime::watch::WatchReceiver;
-use rota_core::State;
 use rota_protocol::PublicError;
 use rota_protocol::ids::HostId;
 use rota_protocol::peer::{PeerReply, PeerRequest, RaftCall};
 use rota_protocol::version::NEWEST;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
-/// Rolling hashes that are kept: a peer that is further behind than this is compared later.
-const ROLLING_KEPT: usize = 2_048;
-/// Whole hashes that are kept.
-const WHOLE_KEPT: usize = 16;
-/// A whole hash may take one part in so many of the time between two of them.
-const COST_PART: u32 = 100;
-/// The step stops growing here.
-const STEP_MAX: u64 = 1 << 20;
 /// How long a voter may take to answer.
 const TTL: Duration = Duration::from_millis(1_000);
-
-/// An index, and the hash of the state after that entry.
-type Mark = (u64, u64);
 
 /// Copies that are not one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// The first entry after which they differ; where only whole states do, the first at which that was seen.
+    /// An entry after which they differ.
     pub index: u64,
-    /// The rolling hashes are the same: the same answers, and other tables.
-    pub whole: bool,
+    /// It is the first; else they may have differed before, and nobody remembers.
+    pub exact: bool,
     /// Voters whose copy is another than this peer's.
     pub others: BTreeSet<HostId>,
 }
@@ -59,100 +45,9 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hosts: Vec<String> = self.others.iter().map(ToString::to_string).collect();
         let (hosts, index) = (hosts.join(", "), self.index);
-        let from = if self.whole { "at the latest after" } else { "from" };
-        write!(f, "the state here is not that of the hosts {hosts} {from} the entry at {index}")
+        let from = if self.exact { "from" } else { "at the latest from" };
+        write!(f, "the state here is not that of the hosts {hosts} {from} the entry at {index} on")
     }
-}
-
-/// What a peer remembers of its own copy.
-#[derive(Default)]
-pub(crate) struct Marks {
-    kept: Mutex<Kept>,
-    step: AtomicU64,
-    hashing: AtomicBool,
-}
-
-#[derive(Default)]
-struct Kept {
-    rolling: VecDeque<Mark>,
-    whole: VecDeque<Mark>,
-    hashed: Option<Instant>,
-}
-
-impl Kept {
-    fn at(&self, index: u64) -> Option<u64> {
-        let (first, _) = self.rolling.front()?;
-        let place = usize::try_from(index.checked_sub(*first)?).ok()?;
-        self.rolling.get(place).filter(|(at, _)| *at == index).map(|(_, hash)| *hash)
-    }
-
-    fn whole_at(&self, index: u64) -> Option<u64> {
-        self.whole.iter().find(|(at, _)| *at == index).map(|(_, hash)| *hash)
-    }
-}
-
-impl Marks {
-    pub(crate) fn new(tuning: &Tuning) -> Self {
-        Self { step: AtomicU64::new(tuning.whole_entries.next_power_of_two()), ..Self::default() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// An entry was applied, and left this state. Gives a copy of it where the whole of it is to be hashed.
-    pub(crate) fn took(&self, index: u64, state: &State) -> Option<State> {
-        self.applied(index, state.rolling_hash()).then(|| state.clone())
-    }
-
-    fn applied(&self, index: u64, rolling: u64) -> bool {
-        let mut kept = self.lock();
-        if kept.rolling.back().is_some_and(|(last, _)| last + 1 != index) {
-            kept.rolling.clear();
-        }
-        if kept.rolling.len() >= ROLLING_KEPT {
-            kept.rolling.pop_front();
-        }
-        kept.rolling.push_back((index, rolling));
-        index.is_multiple_of(self.step.load(Ordering::Relaxed)) && !self.hashing.load(Ordering::Relaxed)
-    }
-
-    /// Another state has taken the place of this one.
-    pub(crate) fn forget(&self) {
-        let mut kept = self.lock();
-        kept.rolling.clear();
-        kept.whole.clear();
-    }
-
-    fn hashed(&self, mark: Mark, began: Instant, took: Duration) {
-        let mut kept = self.lock();
-        if kept.whole.len() >= WHOLE_KEPT {
-            kept.whole.pop_front();
-        }
-        kept.whole.push_back(mark);
-        let step = self.step.load(Ordering::Relaxed);
-        let since = kept.hashed.replace(began).map(|last| began.duration_since(last));
-        if since.is_some_and(|since| since < took * COST_PART) {
-            self.step.store((step * 2).min(STEP_MAX), Ordering::Relaxed);
-        }
-    }
-}
-
-/// Hashes a whole state beside everything else, if there is one to be hashed.
-pub(crate) fn hash_whole(shared: &Arc<Shared>, state: Option<State>) {
-    let Some(state) = state else { return };
-    if shared.marks.hashing.swap(true, Ordering::AcqRel) {
-        return;
-    }
-    let shared = shared.clone();
-    spawn(async move {
-        let (began, index) = (Instant::now(), state.applied_index());
-        // Ended early: the next step hashes again.
-        if let Ok((hash, took)) = blocking(move || (state.full_hash(), began.elapsed())).await {
-            shared.marks.hashed((index, hash), began, took);
-        }
-        shared.marks.hashing.store(false, Ordering::Release);
-    });
 }
 
 /// What was your state after this entry?
@@ -263,15 +158,17 @@ impl Comparer {
             if let Some((index, hash)) = told.at
                 && self.own(index).is_some_and(|own| own != hash)
             {
-                let first = self.first_differing(*voter, index).await;
-                return Some(self.judged(&voters, first, false).await);
+                let (others, stops) = self.judged(&voters, index, false).await;
+                let (index, exact) = self.first_differing(*voter, index).await;
+                return Some((Difference { index, exact, others }, stops));
             }
             let differs =
                 |(index, own): &&Mark| told.whole.iter().any(|(at, hash)| at == index && hash != own);
-            if told.build == build()
-                && let Some((index, _)) = whole.iter().find(differs)
-            {
-                return Some(self.judged(&voters, *index, true).await);
+            // The newest is judged, because the others still know it, and the oldest is told.
+            let (first, last) = (whole.iter().find(differs), whole.iter().rev().find(differs));
+            if let (Some((index, _)), Some((last, _)), true) = (first, last, told.build == build()) {
+                let (others, stops) = self.judged(&voters, *last, true).await;
+                return Some((Difference { index: *index, exact: false, others }, stops));
             }
         }
         None
@@ -290,24 +187,28 @@ impl Comparer {
         }
     }
 
-    /// Halves what lies between the oldest entry that both remember and one that differs.
-    async fn first_differing(&self, voter: HostId, differs: u64) -> u64 {
+    /// Halves what lies between the oldest entry that both remember and one that differs: the first that does, and
+    /// whether the one before it is known not to.
+    async fn first_differing(&self, voter: HostId, differs: u64) -> (u64, bool) {
         let oldest = self.shared.marks.lock().rolling.front().map_or(differs, |(index, _)| *index);
-        let (mut low, mut high) = (oldest, differs);
+        let (mut low, mut high, mut exact) = (oldest, differs, false);
         while low < high {
             let middle = low + (high - low) / 2;
             let told = self.ask(voter, middle).await.and_then(|told| told.at);
             match (told.filter(|(at, _)| *at == middle), self.own(middle)) {
                 (Some((_, hash)), Some(own)) if hash != own => high = middle,
-                // What is forgotten meanwhile counts as the same: the first that is known to differ is told.
-                _ => low = middle + 1,
+                (told, own) => {
+                    // What is forgotten meanwhile counts as the same, and is not known to be.
+                    exact = told.is_some() && own.is_some();
+                    low = middle + 1;
+                }
             }
         }
-        high
+        (high, exact)
     }
 
     /// Asks all voters about one entry.
-    async fn judged(&self, voters: &[HostId], index: u64, whole: bool) -> (Difference, bool) {
+    async fn judged(&self, voters: &[HostId], index: u64, whole: bool) -> (BTreeSet<HostId>, bool) {
         let own = {
             let kept = self.shared.marks.lock();
             if whole { kept.whole_at(index) } else { kept.at(index) }
@@ -331,7 +232,7 @@ impl Comparer {
         }
         let votes = voters.contains(&self.me);
         let leads = self.watched.leadership.borrow().leading;
-        (Difference { index, whole, others }, stops(&copies, votes, leads))
+        (others, stops(&copies, votes, leads))
     }
 }
 
@@ -348,6 +249,7 @@ fn stops(copies: &[Side], votes: bool, leads: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Tuning;
 
     #[test]
     fn a_copy_stops_if_a_majority_contradicts_it_and_not_for_one_stray() {
@@ -376,24 +278,15 @@ mod tests {
         (9..=5_000).for_each(|index| {
             marks.applied(index, index * 7);
         });
+        (5_001..=10_000).for_each(|index| {
+            marks.applied(index, index * 7);
+        });
         let at = |index| marks.lock().at(index);
-        assert_eq!((at(4_999), at(5_000 - 2_048)), (Some(34_993), None));
+        assert_eq!((at(4_999), at(10_000 - 8_192)), (Some(34_993), None));
         let told: Told =
-            wire::decode(&answer(&marks, &wire::encode(&Ask { index: 9_999 })).unwrap()).unwrap();
-        assert_eq!(told.at, Some((5_000, 35_000)), "no further than it is");
-        marks.applied(6_000, 1);
-        assert_eq!((at(5_000), at(6_000)), (None, Some(1)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn whole_states_that_cost_much_are_hashed_rarely() {
-        let marks = Marks::new(&Tuning { whole_entries: 1_024, ..Tuning::default() });
-        let took = Duration::from_millis(20);
-        for (index, wait_ms, step) in [(1, 0, 1_024), (2, 2_500, 1_024), (3, 1_000, 2_048), (4, 1_900, 4_096)]
-        {
-            tokio::time::advance(Duration::from_millis(wait_ms)).await;
-            marks.hashed((index, 0), Instant::now(), took);
-            assert_eq!(marks.step.load(Ordering::Relaxed), step, "{index}");
-        }
+            wire::decode(&answer(&marks, &wire::encode(&Ask { index: 99_999 })).unwrap()).unwrap();
+        assert_eq!(told.at, Some((10_000, 70_000)), "no further than it is");
+        marks.applied(16_000, 1);
+        assert_eq!((at(10_000), at(16_000)), (None, Some(1)));
     }
 }

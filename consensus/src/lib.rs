@@ -21,6 +21,7 @@ mod leadership;
 mod link;
 mod log;
 mod machine;
+mod marks;
 mod membership;
 mod membership_bytes;
 pub mod memory_link;

@@ -7,12 +7,12 @@ mod builder;
 mod handed;
 
 use crate::changes::{FeedFault, Ring};
-use crate::compare::{self, Marks};
 use crate::config::{
     EntryPayload, Faults, LogEntry, LogId, Membership, Reply, Rota, SnapshotMeta, StoredMembership, Tuning,
 };
 use crate::disk::{Disk, Step};
 use crate::follow::Mark;
+use crate::marks::{Marks, hash_whole};
 use crate::runtime::{Runtime, blocking};
 use crate::snapshot_file::{self, SnapshotFault, SnapshotFile};
 use crate::watch;
@@ -272,7 +272,7 @@ impl Machine {
             };
             (reply, events, self.0.marks.took(index, &replica.state))
         };
-        compare::hash_whole(&self.0, whole);
+        hash_whole(&self.0, whole);
         self.0.check_expected(index)?;
         self.note_changes(index, &events);
         if !events.is_empty() {

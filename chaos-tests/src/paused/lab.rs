@@ -32,6 +32,7 @@ const HOSTS_MAX: u64 = 9;
 const LOOK_MS: u64 = 20;
 /// Whole states are small here, so copies are compared often.
 const WHOLE_ENTRIES: u64 = 64;
+const COMPARE_MS: u64 = 1_000;
 
 /// What a run is made of.
 #[derive(Debug, Clone)]
@@ -115,6 +116,7 @@ impl Lab {
             snapshot_entries: plan.snapshot_entries.0,
             keep_entries: plan.snapshot_entries.1,
             whole_entries: WHOLE_ENTRIES,
+            compare_ms: COMPARE_MS,
             ..Tuning::default()
         };
         let doors = Doors::default();

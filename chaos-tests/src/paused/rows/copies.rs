@@ -29,8 +29,8 @@ pub(super) async fn part(attempt: &mut Attempt) -> Result<(), Failure> {
     lab.crash(victim)?;
     lab.start(victim).await.map_err(|error| error.to_string())?;
     // Entries of several proposals, of users who do not ask the host that is wrong.
-    lab.clients.gap_ms = (0, 4);
-    lab.load_at(12, &rest);
+    lab.clients.gap_ms = (0, 6);
+    lab.load_at(8, &rest);
     let seen = || lab.ground.laws.broken().iter().find_map(|what| number(what.split_once(SEEN)?.1));
     let index = lab.until(PATIENCE, "copies that differ", seen).await?;
     let began = lab.now_ms();
@@ -39,8 +39,9 @@ pub(super) async fn part(attempt: &mut Attempt) -> Result<(), Failure> {
     match halted.await {
         Ok(why) => {
             attempt.took(lab.now_ms() - began);
-            let named =
-                why.split_once("entry at ").and_then(|(_, rest)| rest.split(':').next()?.parse().ok());
+            let named = why
+                .split_once("entry at ")
+                .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
             attempt.must(named.is_some_and(|named: u64| named <= index + GRID), || {
                 format!("R8: seen at {index} from outside, and told as {why}")
             });
@@ -57,9 +58,9 @@ pub(super) async fn part(attempt: &mut Attempt) -> Result<(), Failure> {
     };
     let told = lab.until(PATIENCE, "word of who differs", named).await;
     attempt.wrong.extend(told.err().map(|why| format!("R8: {why}")));
+    lab.rest().await;
     until_written(&lab, &rest).await?;
     lab.ground.disordered.store(0, Ordering::Relaxed);
-    lab.rest().await;
     lab.crash(victim)?;
     lab.start(victim).await.map_err(|error| error.to_string())?;
     attempt.close(lab).await?;

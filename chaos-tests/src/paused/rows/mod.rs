@@ -122,7 +122,7 @@ rows! {
     "R4", Some(10_000), members::behind_a_purge, "a follower behind a purged log, snapshot cut off: until it is even";
     "R5", Some(10_000), members::purge_and_restart, "snapshots, purges and restarts in turns: until all is even";
     "R7", None, raft::unknown_command, "an entry of a newer format halts the peer, and is not skipped";
-    "R8", Some(7_500), copies::part, "one host applies in another order: from the first difference until that host stops";
+    "R8", Some(2_500), copies::part, "one host applies in another order: from the first difference until that host stops";
     "R9", Some(2_500), raft::answer_lost, "the answer lost and the leader changed: until the same answer is given";
     "R10", None, raft::largest_entry, "an entry of the greatest size passes, one byte more is refused";
 }
