@@ -120,6 +120,7 @@ impl PeerHandler for Recorder {
                 PeerRequest::Session { .. }
                 | PeerRequest::Lead(_)
                 | PeerRequest::Authority { .. }
+                | PeerRequest::Clock
                 | PeerRequest::Hail(_) => PeerReply::Done,
                 PeerRequest::ReadIndex => PeerReply::ReadIndex { index: from.0 },
                 PeerRequest::Renew { .. } => PeerReply::Renewed,
