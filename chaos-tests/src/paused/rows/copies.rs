@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A copy that differs is found within a second or two, or never.
+const HALT: Duration = Duration::from_secs(6);
 /// How the checker outside says that copies differ.
 const SEEN: &str = "have different states at index ";
 /// Whole states are compared at every so many entries.
@@ -35,7 +37,7 @@ pub(super) async fn part(attempt: &mut Attempt) -> Result<(), Failure> {
     let index = lab.until(PATIENCE, "copies that differ", seen).await?;
     let began = lab.now_ms();
     let door = lab.door(victim)?;
-    let halted = lab.until(PATIENCE, "halt of the copy that differs", || door.peer.failed().borrow().clone());
+    let halted = lab.until(HALT, "halt of the copy that differs", || door.peer.failed().borrow().clone());
     match halted.await {
         Ok(why) => {
             attempt.took(lab.now_ms() - began);
@@ -48,6 +50,7 @@ pub(super) async fn part(attempt: &mut Attempt) -> Result<(), Failure> {
         }
         Err(why) => attempt.wrong.push(format!("R8: {why}")),
     }
+    lab.rest().await;
     for other in &rest {
         let failed = lab.door(*other)?.peer.failed().borrow().clone();
         attempt.must(failed.is_none(), || format!("R8: host {other}, which is right, stopped: {failed:?}"));
@@ -56,9 +59,8 @@ pub(super) async fn part(attempt: &mut Attempt) -> Result<(), Failure> {
         let told = lab.door(leader).ok()?.peer.differs().borrow().clone()?;
         told.others.contains(&victim).then_some(())
     };
-    let told = lab.until(PATIENCE, "word of who differs", named).await;
+    let told = lab.until(HALT, "word of who differs", named).await;
     attempt.wrong.extend(told.err().map(|why| format!("R8: {why}")));
-    lab.rest().await;
     until_written(&lab, &rest).await?;
     lab.ground.disordered.store(0, Ordering::Relaxed);
     lab.crash(victim)?;
