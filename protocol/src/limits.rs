@@ -76,3 +76,7 @@ pub const RESERVATIONS_MAX: usize = 1_024;
 pub const WARN_MS_MAX: u32 = 24 * 3_600 * 1_000;
 /// Most GPU models of which one job says its speed.
 pub const PACE_SPEEDS_MAX: usize = 32;
+/// Most hosts of one cluster: the product is built for thousands, ids beyond this are a loop somewhere.
+pub const HOSTS_MAX: usize = 20_000;
+/// Most memory that one host may offer, in MiB (1 PiB), as for an ask: more is an error code or a limit that is none.
+pub const HOST_MEM_MIB_MAX: u64 = 1 << 30;

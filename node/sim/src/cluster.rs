@@ -6,11 +6,15 @@ use rota_core::placement::{PlanConfig, Planner, View};
 use rota_protocol::command::{Command, Entry, LOG_FORMAT, Outcome, Proposal, TokenUse};
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, HostFacts, HostRegistration};
 use rota_protocol::job::{Actor, AttemptEnd, JobSpec, Role};
+use rota_protocol::limits;
 use rota_protocol::plan::{Move, Plan};
 use rota_protocol::report::{AttemptFact, AttemptReport};
 use rota_protocol::{BootId, ClusterId, DeviceUuid, HostId, JobId, PublicError, RequestId, Token};
 use std::collections::BTreeMap;
 use thiserror::Error;
+
+/// Most hosts of a replay: those of a cluster less its founder, that has no part in it.
+pub const HOSTS_MAX: usize = limits::HOSTS_MAX - 1;
 
 /// The hash of every join token of a replay.
 const JOIN_TOKEN: [u8; 32] = [1; 32];

@@ -5,6 +5,7 @@
 pub mod bench;
 pub mod chart;
 pub mod cluster;
+pub mod field;
 pub mod gavel;
 pub mod input;
 pub mod openb;

@@ -4,10 +4,8 @@ use super::{Answer, Step, check_addr, check_host_name, create_cluster};
 use crate::state::State;
 use crate::state::host::HostLife;
 use rota_protocol::command::{Outcome, SecretHash, TokenUse};
+use rota_protocol::limits::HOSTS_MAX;
 use rota_protocol::{ErrorCode, PublicError};
-
-/// Most hosts of one cluster: the product is built for thousands, ids beyond this are a loop somewhere.
-const HOSTS_MAX: usize = 20_000;
 
 pub(super) fn apply(
     state: &mut State,

@@ -11,7 +11,7 @@ use crate::state::care::shown;
 use crate::state::host::{FOREIGN, HostLife};
 use rota_protocol::command::Outcome;
 use rota_protocol::device::{DeviceFacts, DeviceHealth, HostFacts, HostNotes, HostRegistration};
-use rota_protocol::limits::{HOST_DEVICES_MAX, NAME_BYTES_MAX, REASON_BYTES_MAX};
+use rota_protocol::limits::{HOST_DEVICES_MAX, HOST_MEM_MIB_MAX, NAME_BYTES_MAX, REASON_BYTES_MAX};
 use rota_protocol::{ErrorCode, HostId, LeaseEpoch, PublicError};
 use std::collections::BTreeSet;
 
@@ -105,6 +105,10 @@ fn check(registration: &HostRegistration) -> Result<(), PublicError> {
     check_addr(&registration.addr)?;
     let facts = &registration.facts;
     check_name("version", &facts.version)?;
+    if facts.mem_mib > HOST_MEM_MIB_MAX {
+        let message = format!("{} MiB is above {HOST_MEM_MIB_MAX}", facts.mem_mib);
+        return Err(PublicError::invalid("mem", message, "512GiB"));
+    }
     if facts.devices.len() > HOST_DEVICES_MAX {
         let message = format!("{} devices are above {HOST_DEVICES_MAX}", facts.devices.len());
         return Err(PublicError::invalid("devices", message, "8 devices"));

@@ -36,11 +36,11 @@ impl Shares {
         let mut capacity = Amounts::default();
         for row in &view.hosts {
             let facts = &row.host.facts;
-            capacity.cpus_milli += u64::from(facts.cpus_milli);
-            capacity.mem_mib += facts.mem_mib;
+            // A state of an older version may hold facts that no host has: sums stay at the largest number.
+            let (cpus_milli, mem_mib) = (u64::from(facts.cpus_milli), facts.mem_mib);
+            capacity = capacity.plus(&Amounts { cpus_milli, mem_mib, ..Amounts::default() });
             for device in facts.devices.iter().filter(|d| d.kind == DeviceKind::Gpu) {
-                capacity.gpu_milli += 1_000;
-                capacity.vram_mib += fit::card_amounts(device).vram_mib;
+                capacity = capacity.plus(&fit::card_amounts(device));
             }
         }
         Self { capacity, placed: BTreeMap::new(), placed_by_user: BTreeMap::new(), now_ms }
@@ -137,5 +137,27 @@ impl Shares {
             u128::from(used) * MILLION / all.max(1)
         };
         part(gpu_ms, self.capacity.gpu_milli).max(part(cpu_ms, self.capacity.cpus_milli))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::view::HostView;
+    use crate::state::host::Host;
+    use rota_protocol::HostId;
+    use std::sync::Arc;
+
+    #[test]
+    fn facts_that_no_host_has_leave_the_capacity_at_the_largest_number() {
+        let host = |number: u64| {
+            let mut host = Host::new(HostId(number), format!("h{number}"), "10.0.0.1:4600".to_owned());
+            Arc::make_mut(&mut host.facts).mem_mib = u64::MAX;
+            HostView { host: Arc::new(host), attempts: Arc::default() }
+        };
+        let view = View { hosts: vec![host(1), host(2)], ..View::default() };
+        let shares = Shares::new(&view, 0);
+        assert_eq!(shares.capacity, Amounts { mem_mib: u64::MAX, ..Amounts::default() });
+        assert_eq!(shares.dominant(&shares.capacity), MILLION);
     }
 }

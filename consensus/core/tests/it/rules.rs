@@ -5,6 +5,7 @@ use rota_core::{Faults, State, invariant, view};
 use rota_protocol::api::QueueFilter;
 use rota_protocol::cage::Used;
 use rota_protocol::command::{Command, Entry, JobChange, LOG_FORMAT, Outcome, Proposal, TokenUse};
+use rota_protocol::device::HostFacts;
 use rota_protocol::job::{Actor, AttemptEnd, JobState, Role};
 use rota_protocol::plan::{Move, Part, Plan, Refusal};
 use rota_protocol::report::{AttemptFact, AttemptReport};
@@ -145,6 +146,25 @@ fn a_name_in_use_is_refused() {
     assert_eq!(lab.system(admit()), Outcome::HostAdmitted { host: HostId(3) });
     assert_eq!(lab.state.host_by_name_or_id("h1").map(|h| h.id), Some(HostId(3)));
     assert_eq!(lab.state.host_by_name_or_id("2").map(|h| h.id), Some(HostId(2)));
+}
+
+/// Sums over hosts stay far from overflow: a limit that is none, or an error code, is no memory.
+#[test]
+fn memory_that_no_host_has_is_refused() {
+    let mut lab = Lab::with(&["h1 cpus=4"]);
+    let host = HostId(2);
+    let facts = lab.facts(host);
+    for (mem_mib, taken) in [(1 << 30, true), ((1 << 30) + 1, false), (u64::MAX, false)] {
+        let outcome = lab.register(host, HostFacts { mem_mib, ..facts.clone() }, false);
+        if taken {
+            assert!(matches!(outcome, Outcome::HostRegistered { .. }), "{outcome:?}");
+            continue;
+        }
+        let said = refused(outcome).to_string();
+        assert!(said.contains(&format!("mem: {mem_mib} MiB is above 1073741824")), "{said}");
+        assert!(said.contains("512GiB"), "{said}");
+        assert_eq!(lab.facts(host).mem_mib, 1 << 30, "what was refused changes nothing");
+    }
 }
 
 /// One UUID is offered by one host only: a copied identity or a moved card never leads to two grants.

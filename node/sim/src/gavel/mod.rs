@@ -8,12 +8,16 @@ mod rates;
 mod trace;
 mod twister;
 
+use crate::field::FieldError;
 use crate::input::InputError;
 use crate::threads;
 use rates::Rates;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use trace::Trace;
+
+/// What a table of speeds looks like, for those who gave another file.
+const SPEEDS_FORM: &str = "such as {\"v100\": {\"('A3C', 1)\": {\"null\": 12.5}}, \"p100\": .., \"k80\": ..}";
 
 /// Who decides, and what it may know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,7 +151,7 @@ pub enum GavelError {
     #[error(transparent)]
     Input(#[from] InputError),
     /// It is not the expected table.
-    #[error("the table of speeds is malformed: {0}")]
+    #[error("this is no table of speeds, {SPEEDS_FORM}: {0}")]
     Json(serde_json::Error),
     /// A model is missing.
     #[error("the table of speeds lacks {0}")]
@@ -155,6 +159,15 @@ pub enum GavelError {
     /// A program of the trace is missing.
     #[error("the table of speeds lacks {0}")]
     Class(String),
+    /// A speed is none.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// A program of the trace has no speed on the model by which lengths are told.
+    #[error("v100.\"{0}\".null is 0, want more: lengths of jobs are told by it, such as 12.5")]
+    Still(String),
+    /// A figure that came out as none.
+    #[error("{0} came out as no number")]
+    Figure(&'static str),
     /// The measured jobs never end at this rate.
     #[error("the cluster does not keep up: the measured jobs do not end")]
     Endless,
@@ -189,7 +202,7 @@ pub fn run_on(config: &GavelConfig, threads: usize) -> Result<GavelReport, Gavel
     let mean = |of: &dyn Fn(&cluster::Outcome) -> f64| outcomes.iter().map(of).sum::<f64>() / runs;
     let average = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
     let completion_h_by_seed: Vec<f64> = outcomes.iter().map(|o| average(&o.completion_s) / 3600.0).collect();
-    Ok(GavelReport {
+    let report = GavelReport {
         completion_h_mean: average(&completion_h_by_seed),
         completion_h_by_seed,
         fairness_mean: mean(&|o| average(&o.fairness)),
@@ -199,7 +212,19 @@ pub fn run_on(config: &GavelConfig, threads: usize) -> Result<GavelReport, Gavel
         jobs_mean: mean(&|o| o.jobs_mean),
         jobs_max: outcomes.iter().map(|o| o.jobs_max).max().unwrap_or(0),
         moves_per_round: mean(&|o| o.moves as f64 / o.rounds as f64),
-    })
+    };
+    let figures = [
+        ("completion_h_mean", report.completion_h_mean),
+        ("fairness_mean", report.fairness_mean),
+        ("fairness_worst", report.fairness_worst),
+        ("utilisation", report.utilisation),
+        ("jobs_mean", report.jobs_mean),
+        ("moves_per_round", report.moves_per_round),
+    ];
+    match figures.into_iter().find(|(_, figure)| !figure.is_finite()) {
+        Some((name, _)) => Err(GavelError::Figure(name)),
+        None => Ok(report),
+    }
 }
 
 #[cfg(test)]
@@ -273,6 +298,17 @@ mod tests {
         for policy in [GavelPolicy::LasAware, GavelPolicy::EngineLearning] {
             assert_eq!(hours(policy, 2.5, true).to_bits(), hours(policy, 2.5, true).to_bits());
         }
+    }
+
+    /// Lengths are told on the first model: without a speed there, a job would have no work and no figure.
+    #[test]
+    fn a_program_without_a_speed_to_tell_lengths_by_is_refused() {
+        let mut rates = rates();
+        let at = rates.class("A3C", 1).unwrap();
+        rates.alone[at] = [0.0, 1.6, 1.0];
+        let mut trace = Trace::new(&rates, 5.0, false, u32::MAX);
+        let said = (0..1_000).find_map(|_| trace.draw().err()).expect("it is drawn").to_string();
+        assert!(said.starts_with("v100.\"('A3C', 1)\".null is 0, want more"), "{said}");
     }
 
     #[test]

@@ -36,7 +36,7 @@ impl Chooser {
             lengths: Lengths::default(),
             table: SpeedTable::default(),
             sticky: BTreeMap::new(),
-            rng: Twister::new(seed + 5),
+            rng: Twister::new(seed.wrapping_add(5)),
             reset_at_ms: None,
             changed: false,
             pairs: policy.shares_gpus().then(|| pair_table(rates)),

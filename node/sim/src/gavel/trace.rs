@@ -53,7 +53,7 @@ impl<'a> Trace<'a> {
                 programs.push((name.to_owned(), gangs));
             }
         }
-        let (jobs, gaps) = (Twister::new(seed + 2), Twister::new(seed + 3));
+        let (jobs, gaps) = (Twister::new(seed.wrapping_add(2)), Twister::new(seed.wrapping_add(3)));
         Self { rates, programs, multi_gpu, jobs, gaps, mean_gap_s: 3600.0 / jobs_per_hour, next_at_s: 0.0 }
     }
 
@@ -84,6 +84,9 @@ impl<'a> Trace<'a> {
             }
         };
         let class = self.rates.class(program, workers).ok_or_else(|| GavelError::Class(program.clone()))?;
+        if self.rates.alone[class][0] <= 0.0 {
+            return Err(GavelError::Still(format!("('{program}', {workers})")));
+        }
         let steps = 60.0 * 10.0_f64.powf(power) * self.rates.alone[class][0];
         let arrival = Arrival { at_s: self.next_at_s, class, workers, steps };
         self.next_at_s -= (1.0 - self.gaps.unit()).ln() * self.mean_gap_s;

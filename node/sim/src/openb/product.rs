@@ -117,7 +117,9 @@ fn model_name(trace: &Trace, id: u16) -> String {
 }
 
 fn ask(trace: &Trace, shape: &Shape) -> Ask {
-    let accepted = |id: &u16| shape.models != ModelSet::ANY && shape.models.contains(*id);
+    // Who asks no card asks no model of one.
+    let names = shape.cards > 0 && shape.models != ModelSet::ANY;
+    let accepted = |id: &u16| names && shape.models.contains(*id);
     let models = (1..=trace.models.len() as u16).filter(accepted).map(|id| model_name(trace, id));
     Ask {
         gpu_milli: shape.gpu_milli() as u32,

@@ -90,19 +90,20 @@ impl Published {
             let field = |at: usize, column: &'static str| {
                 fields.get(at).copied().ok_or(TraceError::Missing { path: path.to_owned(), line, column })
             };
-            let wrong = |column: &'static str, at: usize, want: &'static str| TraceError::Field {
+            let wrong = |column: &'static str, at: usize, want: &str, example| TraceError::Field {
                 path: path.to_owned(),
                 line,
                 column,
                 text: fields[at].to_owned(),
-                want,
+                want: want.to_owned(),
+                example,
             };
-            let percent = |text: &str| text.parse::<f64>().ok().filter(|percent| percent.is_finite());
+            let percent =
+                |text: &str| text.parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
             let allocated_at_100 = percent(field(figure, AT_100)?)
-                .ok_or_else(|| wrong(AT_100, figure, "percent, such as 95.23"))?;
-            let seed = field(seed, "seed")?
-                .parse()
-                .map_err(|_| wrong("seed", seed, "a whole number, such as 42"))?;
+                .ok_or_else(|| wrong(AT_100, figure, "0 to 100 percent", "95.23"))?;
+            let seed =
+                field(seed, "seed")?.parse().map_err(|_| wrong("seed", seed, "a whole number", "42"))?;
             let arriving =
                 columns.iter().filter_map(|(at, place)| Some((*at, percent(fields.get(*place)?)?)));
             let row = Row { seed, allocated_at_100, arriving: arriving.collect() };
@@ -257,7 +258,7 @@ few,01-Random,1.3,42,1,2,1,80.0
         assert_eq!(said("workload,sc_policy,99\n"), "t.csv: no column \"100\" in the header");
         assert_eq!(
             said(&TABLE.replace("92.0", "many")),
-            "t.csv:3: 100 is \"many\", want percent, such as 95.23"
+            "t.csv:3: 100 is \"many\", want 0 to 100 percent, such as 95.23"
         );
         assert_eq!(said(&TABLE.replace(",1,92.0", "")), "t.csv:3: no field \"100\"");
         assert_eq!(

@@ -48,11 +48,11 @@ fn what_is_wrong_is_named_with_its_line() {
     let said = |nodes: &str, pods: &str| parse(nodes, pods).expect_err("the lists are wrong").to_string();
     assert_eq!(
         said(NODES, &PODS.replace("p1,2000", "p1,2k")),
-        "pods.csv:3: cpu_milli is \"2k\", want a whole number in range"
+        "pods.csv:3: cpu_milli is \"2k\", want 0 to 1000000000, such as 12000"
     );
     assert_eq!(
         said(NODES, &PODS.replace("1,1000,,LS", "2,300,,LS")),
-        "pods.csv:3: gpu_milli is \"300\", want 1..=1000, and 1000 for several GPUs"
+        "pods.csv:3: gpu_milli is \"300\", want 1 to 1000, and 1000 for several GPUs, such as 1000"
     );
     assert_eq!(
         said(NODES, &PODS.replace("num_gpu", "gpus")),
@@ -60,6 +60,59 @@ fn what_is_wrong_is_named_with_its_line() {
     );
     assert_eq!(said(&NODES.replace(",2,X", ""), PODS), "nodes.csv:2: no field \"gpu\"");
     assert_eq!(said(NODES, "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n"), "pods.csv: no pod with a GPU");
+}
+
+/// What the production scheduler would refuse in the middle of a run is refused with its line, whoever places.
+#[test]
+fn what_no_host_and_no_pod_can_be_is_refused_with_its_line() {
+    let said = |nodes: &str, pods: &str| parse(nodes, pods).expect_err("the lists are wrong").to_string();
+    for (nodes, want) in [
+        ("b,16000,65536,1000,X", "nodes.csv:2: gpu is \"1000\", want 0 to 128, such as 8"),
+        (
+            "b,16000,18446744073709551615,2,X",
+            "nodes.csv:2: memory_mib is \"18446744073709551615\", want 0 to 1073741824",
+        ),
+        ("b,4294967295,65536,2,X", "nodes.csv:2: cpu_milli is \"4294967295\", want 0 to 1000000000"),
+        ("b,16000,65536,2,X\u{7}", "nodes.csv:2: model is \"X\\u{7}\", want names of models"),
+    ] {
+        let error = said(&NODES.replace("b,16000,65536,2,X", nodes), PODS);
+        assert!(error.starts_with(want), "{error}");
+    }
+    for (pod, want) in [
+        ("p1,2000,64,900,1000,", "pods.csv:3: num_gpu is \"900\", want 0 to 128, such as 1"),
+        (
+            "p1,2000,18446744073709551615,1,1000,",
+            "pods.csv:3: memory_mib is \"18446744073709551615\", want 0 to",
+        ),
+        ("p1,2000,64,1,1001,", "pods.csv:3: gpu_milli is \"1001\", want 0 to 1000, such as 460"),
+        ("p1,2000,64,1,0,", "pods.csv:3: gpu_milli is \"0\", want 1 to 1000"),
+        (&format!("p1,2000,64,1,1000,{}", "x".repeat(129)), "pods.csv:3: gpu_spec is"),
+    ] {
+        let error = said(NODES, &PODS.replace("p1,2000,64,1,1000,", pod));
+        assert!(error.starts_with(want), "{error}");
+    }
+    let hosts: String = (0..20_000).map(|at| format!("h{at},1000,64,1,X\n")).collect();
+    let error = said(&format!("sn,cpu_milli,memory_mib,gpu,model\n{hosts}"), PODS);
+    assert_eq!(error, "nodes.csv:20001: more than 19999 hosts");
+    let header = PODS.lines().next().expect("it has one");
+    let error = said(NODES, &format!("{header}\np0,1,1,1,1,,\n{}", "q,1,1,0,0,,\n".repeat(2_000)));
+    assert!(
+        error.starts_with("pods.csv: num_gpu and gpu_milli ask 1 thousandths of a GPU over 2001 pods"),
+        "{error}"
+    );
+}
+
+/// A host of every size that is taken, and pods that ask no card but name models.
+#[test]
+fn the_bounds_of_the_lists_are_placed_on_the_production_scheduler() {
+    let nodes = "sn,cpu_milli,memory_mib,gpu,model\na,1000000000,1073741824,128,X\nb,0,0,0,\n";
+    let pods =
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\np0,0,1073741824,128,1000,X\np1,0,0,0,0,X|Y\n";
+    let trace = parse(nodes, pods).expect("the lists are right");
+    let config = OpenbConfig { reference: false, ..config(Policy::Rota, false) };
+    let report = replay_product(&trace, &config, &Pace::default()).expect("the scheduler takes them");
+    assert_eq!(report.per_seed.len(), 3);
+    assert_eq!(report.allocated_at_100, 100.0);
 }
 
 #[test]

@@ -1,15 +1,28 @@
 //! Reads the node and pod lists of the experiment, and makes the sequence of arrivals of a seed. It places nothing.
 
 use super::lagged::Lagged;
+use crate::cluster::HOSTS_MAX;
+use crate::field;
 use crate::input::{InputError, read_text};
 use rota_core::placement::score::{ModelSet, Shape};
+use rota_protocol::limits::{HOST_DEVICES_MAX, HOST_MEM_MIB_MAX, NAME_BYTES_MAX};
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use thiserror::Error;
 
 /// Most models a `ModelSet` can tell apart.
 const MODELS_MAX: usize = 63;
+/// Most pods that arrive in one run: a hundred times those of the largest published list.
+const ARRIVALS_MAX: u64 = 2_000_000;
+/// Most GPUs of a host, as the scheduler takes them, and so of a pod.
+const CARDS: RangeInclusive<u16> = 0..=HOST_DEVICES_MAX as u16;
+/// Memory of a host or a pod, in MiB.
+const MEM_MIB: RangeInclusive<u64> = 0..=HOST_MEM_MIB_MAX;
+/// CPU of a host or a pod, in thousandths of a core: a million cores.
+const CPUS_MILLI: RangeInclusive<u32> = 0..=1_000_000_000;
 
 /// Why a list cannot be used.
 #[derive(Debug, Error)]
@@ -36,7 +49,7 @@ pub enum TraceError {
         column: &'static str,
     },
     /// A field is not what it should be.
-    #[error("{}:{line}: {column} is {text:?}, want {want}", path.display())]
+    #[error("{}:{line}: {column} is {text:?}, want {want}, such as {example}", path.display())]
     Field {
         /// Which file.
         path: PathBuf,
@@ -47,7 +60,33 @@ pub enum TraceError {
         /// What stands there.
         text: String,
         /// What should stand there.
-        want: &'static str,
+        want: String,
+        /// A value that would do.
+        example: &'static str,
+    },
+    /// More lines than the scheduler takes hosts.
+    #[error("{}:{line}: more than {HOSTS_MAX} hosts", path.display())]
+    Hosts {
+        /// Which file.
+        path: PathBuf,
+        /// The line of the first that is too many.
+        line: usize,
+    },
+    /// So little is asked by each that more would come than can be kept.
+    #[error(
+        "{}: num_gpu and gpu_milli ask {milli} thousandths of a GPU over {pods} pods: more than {ARRIVALS_MAX} would come \
+         before the cluster of {capacity} thousandths is full",
+        path.display()
+    )]
+    Small {
+        /// Which file.
+        path: PathBuf,
+        /// What all pods ask.
+        milli: u64,
+        /// How many there are.
+        pods: usize,
+        /// What the cluster has.
+        capacity: u64,
     },
     /// More models than can be told apart.
     #[error("{}: more than {MODELS_MAX} GPU models", path.display())]
@@ -112,8 +151,15 @@ impl Trace {
     pub fn parse(nodes: (&Path, &str), pods: (&Path, &str)) -> Result<Self, TraceError> {
         let mut models = Vec::new();
         let nodes = parse_nodes(&Table::new(nodes.0, nodes.1), &mut models)?;
-        let (shapes, pods, ranked) = parse_pods(&Table::new(pods.0, pods.1), &mut models)?;
-        Ok(Self { nodes, models, shapes, pods, ranked })
+        let path = pods.0;
+        let (shapes, pods, ranked) = parse_pods(&Table::new(path, pods.1), &mut models)?;
+        let trace = Self { nodes, models, shapes, pods, ranked };
+        let milli: u64 = trace.pods.iter().map(|shape| trace.shapes[*shape as usize].gpu_milli()).sum();
+        let (pods, capacity) = (trace.pods.len(), trace.capacity_milli().iter().sum::<u64>());
+        if capacity / milli.max(1) * pods as u64 > ARRIVALS_MAX {
+            return Err(TraceError::Small { path: path.to_owned(), milli, pods, capacity });
+        }
+        Ok(trace)
     }
 
     /// Milli of all cards by model id.
@@ -155,14 +201,17 @@ fn parse_nodes(table: &Table<'_>, models: &mut Vec<String>) -> Result<Vec<Node>,
     let model = table.column("model")?;
     let mut nodes = Vec::new();
     for row in table.rows() {
-        let cards: u16 = row.number(cards)?;
-        let model = row.text(model)?;
+        let cards = row.number(cards, &CARDS, "8")?;
+        let known = if cards == 0 { 0 } else { table.model_id(models, row.model(model)?)? };
+        if nodes.len() == HOSTS_MAX {
+            return Err(TraceError::Hosts { path: table.path.to_owned(), line: row.line });
+        }
         nodes.push(Node {
             name: row.text(name)?.to_owned(),
-            cpus_milli: row.number(cpus)?,
-            mem_mib: row.number(mem)?,
+            cpus_milli: row.number(cpus, &CPUS_MILLI, "64000")?,
+            mem_mib: row.number(mem, &MEM_MIB, "262144")?,
             cards,
-            model: if cards == 0 { 0 } else { table.model_id(models, model)? },
+            model: known,
         });
     }
     if nodes.iter().all(|node| node.cards == 0) {
@@ -185,18 +234,19 @@ fn parse_pods(table: &Table<'_>, models: &mut Vec<String>) -> Result<Pods, Trace
     let mut written: BTreeMap<(u32, u32, u32, &str), (Shape, u64)> = BTreeMap::new();
     for row in table.rows() {
         let mut set = ModelSet::NONE;
-        let spec = spec.map_or(Ok(""), |spec| row.text(spec))?;
+        let spec = spec.map_or(Ok(""), |spec| row.model(spec))?;
         for model in spec.split('|').filter(|model| !model.is_empty()) {
             set = set.with(table.model_id(models, model)?);
         }
         let models = if set == ModelSet::NONE { ModelSet::ANY } else { set };
-        let cards = row.number(cards)?;
-        let card_milli: u32 = if cards == 0 { 0 } else { row.number(milli)? };
-        if card_milli > 1000 || (cards > 0 && card_milli == 0) || (cards > 1 && card_milli < 1000) {
-            return Err(row.wrong(milli, "1..=1000, and 1000 for several GPUs"));
+        let cards = u32::from(row.number(cards, &CARDS, "1")?);
+        let card_milli: u32 = if cards == 0 { 0 } else { row.number(milli, &(0..=1_000), "460")? };
+        if (cards > 0 && card_milli == 0) || (cards > 1 && card_milli < 1000) {
+            return Err(row.wrong(milli, "1 to 1000, and 1000 for several GPUs", "1000"));
         }
-        let shape =
-            Shape { cpus_milli: row.number(cpus)?, mem_mib: row.number(mem)?, cards, card_milli, models };
+        let (cpus_milli, mem_mib) =
+            (row.number(cpus, &CPUS_MILLI, "12000")?, row.number(mem, &MEM_MIB, "16384")?);
+        let shape = Shape { cpus_milli, mem_mib, cards, card_milli, models };
         let index = *known.entry(shape).or_insert_with(|| {
             shapes.push(shape);
             shapes.len() as u32 - 1
@@ -278,12 +328,29 @@ impl<'a> Row<'a> {
         self.fields.get(column.0).copied().ok_or_else(missing)
     }
 
-    fn number<T: FromStr>(&self, column: Column) -> Result<T, TraceError> {
-        self.text(column)?.parse().map_err(|_| self.wrong(column, "a whole number in range"))
+    /// Models are names, as the scheduler takes them.
+    fn model(&self, column: Column) -> Result<&'a str, TraceError> {
+        let text = self.text(column)?;
+        let named = |model: &str| model.len() <= NAME_BYTES_MAX && !model.chars().any(char::is_control);
+        match text.split('|').all(named) {
+            true => Ok(text),
+            false => Err(self.wrong(column, "names of models without control characters", "V100M16|V100M32")),
+        }
     }
 
-    fn wrong(&self, column: Column, want: &'static str) -> TraceError {
+    fn number<T: FromStr + PartialOrd + Display>(
+        &self,
+        column: Column,
+        bounds: &RangeInclusive<T>,
+        example: &'static str,
+    ) -> Result<T, TraceError> {
+        let read = field::number(String::new, column.1, self.text(column)?, bounds, example);
+        read.map_err(|error| self.wrong(column, error.want, example))
+    }
+
+    fn wrong(&self, column: Column, want: impl Into<String>, example: &'static str) -> TraceError {
+        let (path, line, want) = (self.path.to_owned(), self.line, want.into());
         let text = self.fields.get(column.0).copied().unwrap_or_default().to_owned();
-        TraceError::Field { path: self.path.to_owned(), line: self.line, column: column.1, text, want }
+        TraceError::Field { path, line, column: column.1, text, want, example }
     }
 }

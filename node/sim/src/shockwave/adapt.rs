@@ -59,6 +59,11 @@ const DOUBLINGS: [(&str, u64, u32, &[u64]); 33] = [
     ("Recommendation", 4096, 1, &[41]),
 ];
 
+/// The models whose data are known.
+pub(super) fn models() -> Vec<&'static str> {
+    MODELS.iter().map(|(name, _, _)| *name).collect()
+}
+
 /// A model's samples per epoch.
 #[must_use]
 pub(super) fn samples(model: &str) -> Option<u64> {
@@ -101,9 +106,14 @@ pub(super) fn critical(model: &str, first: u64, epoch: u64) -> bool {
 /// The batch of every epoch as the experiment foresees it, from which a job's time alone is reckoned. It differs from
 /// what jobs do in two points of the published code: the first 30 % of an Accordion job count as critical (and two
 /// more phases of Recommendation), and the last epoch of a job that doubled twice or more keeps its first batch.
-#[must_use]
-pub(super) fn foreseen(model: &str, first: u64, gpus: u32, epochs: u64, mode: Mode) -> Vec<u64> {
-    let at = |epoch: u64| match mode {
+pub(super) fn foreseen(
+    model: &str,
+    first: u64,
+    gpus: u32,
+    epochs: u64,
+    mode: Mode,
+) -> impl Iterator<Item = u64> + use<'_> {
+    let at = move |epoch: u64| match mode {
         Mode::Static => first,
         Mode::Accordion => {
             let later = model == "Recommendation" && ((60..70).contains(&epoch) || (80..90).contains(&epoch));
@@ -119,7 +129,7 @@ pub(super) fn foreseen(model: &str, first: u64, gpus: u32, epochs: u64, mode: Mo
             if epoch + 1 == epochs && batch > 2 * first { first } else { batch }
         }
     };
-    (0..epochs).map(at).collect()
+    (0..epochs).map(at)
 }
 
 #[cfg(test)]
@@ -137,10 +147,11 @@ mod tests {
 
     #[test]
     fn foreseen_batches_follow_the_mode() {
-        assert_eq!(foreseen("LM", 10, 1, 3, Mode::Static), vec![10; 3]);
-        let accordion = foreseen("LM", 10, 1, 20, Mode::Accordion);
+        let batches = |epochs, mode| foreseen("LM", 10, 1, epochs, mode).collect::<Vec<u64>>();
+        assert_eq!(batches(3, Mode::Static), [10; 3]);
+        let accordion = batches(20, Mode::Accordion);
         assert_eq!((accordion[9], accordion[10]), (10, 80));
-        let gns = foreseen("LM", 10, 1, 60, Mode::Gns);
+        let gns = batches(60, Mode::Gns);
         assert_eq!((gns[12], gns[58], gns[59]), (20, 80, 10));
     }
 }

@@ -81,12 +81,11 @@ pub(super) fn run(
             now_s = now_s.max(next.arrival_s);
         }
         while let Some((job, id)) = queue.next_if(|(job, _)| job.arrival_s <= now_s) {
-            let training =
-                Training::new(job.clone(), speeds).ok_or_else(|| ShockwaveError::Speed(job.model.clone()))?;
+            let training = Training::new(job.clone(), speeds)?;
             cluster.jobs.push(Active { id, training, ran_last: false, crowd: (0.0, 0) });
             cluster.changed = true;
         }
-        now_s = cluster.round(now_s).ok_or(ShockwaveError::Stuck)?;
+        now_s = cluster.round(now_s).ok_or(ShockwaveError::Slow)?;
     }
     cluster.out.makespan_s = now_s;
     Ok(cluster.out)

@@ -7,9 +7,19 @@ mod product;
 mod trace;
 mod training;
 
+use crate::field::FieldError;
 use crate::input::{InputError, read_text};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use trace::{Speeds, TraceJob};
+use training::Training;
+
+/// Longest time of one job alone, s: a year. The experiment looks every 120 s.
+const ALONE_S_MAX: f64 = 366.0 * 86_400.0;
+/// Most epochs of one job: a time is kept of each.
+const EPOCHS_MAX: u64 = 100_000;
+/// What a table of speeds looks like, for those who gave another file.
+const SPEEDS_FORM: &str = "such as {\"v100\": {\"('LM (batch size 10)', 1)\": {\"null\": 12.5}}}";
 
 /// Who decides, and what it may know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,17 +106,70 @@ pub enum ShockwaveError {
     #[error(transparent)]
     Input(#[from] InputError),
     /// The speeds are not the expected table.
-    #[error("the table of speeds is malformed: {0}")]
-    Json(serde_json::Error),
-    /// A line of the trace is malformed.
-    #[error("line {0} of the trace is malformed")]
-    Line(usize),
-    /// A model of the trace has no speed.
-    #[error("the table of speeds lacks {0}")]
-    Speed(String),
+    #[error("{}: this is no table of speeds, {SPEEDS_FORM}: {source}", path.display())]
+    Json {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong, with line and column.
+        source: serde_json::Error,
+    },
+    /// A line of the trace has too few columns.
+    #[error(
+        "{place}: {found} columns, want {} with tabs between: program, command, folder, flag, -, steps, GPUs, mode, -, -, \
+         -, arrival",
+        trace::COLUMNS
+    )]
+    Columns {
+        /// File and line.
+        place: String,
+        /// How many it has.
+        found: usize,
+    },
+    /// A value is not what it should be.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// A program of the trace has no speed.
+    #[error("{}: the table of speeds has none above 0 for {program}", path.display())]
+    Speed {
+        /// The file of speeds.
+        path: PathBuf,
+        /// What is missing, as the table names it.
+        program: String,
+    },
+    /// A job takes longer than the experiment can be played.
+    #[error("steps of {program} is {steps}, which take {alone_s:.0} s alone, want at most {ALONE_S_MAX} s")]
+    Long {
+        /// Which program.
+        program: String,
+        /// The steps asked.
+        steps: u64,
+        /// How long they take.
+        alone_s: f64,
+    },
+    /// A job has more epochs than are kept.
+    #[error("steps of {program} is {steps}, which are {epochs} epochs, want at most {EPOCHS_MAX}")]
+    Epochs {
+        /// Which program.
+        program: String,
+        /// The steps asked.
+        steps: u64,
+        /// How many epochs they are.
+        epochs: u64,
+    },
     /// Some job fits on no GPUs.
-    #[error("a job waits for more gpus than there are")]
-    Stuck,
+    #[error("GPUs (column 7) of the trace is {asked}, want 1 to {gpus}, those of --gpus")]
+    Stuck {
+        /// What the widest job asks.
+        asked: u32,
+        /// What there is.
+        gpus: u32,
+    },
+    /// Nothing of what is there can run on.
+    #[error("no job makes a step in a round of 120 s: the speeds are too low")]
+    Slow,
+    /// A figure that came out as none.
+    #[error("{0} came out as no number")]
+    Figure(&'static str),
     /// The production scheduler refused what a replay must be able to do.
     #[error(transparent)]
     Cluster(#[from] crate::cluster::ClusterError),
@@ -117,34 +180,67 @@ pub enum ShockwaveError {
 /// # Errors
 /// If a file cannot be read or parsed, or a job never fits.
 pub fn run(config: &ShockwaveConfig) -> Result<ShockwaveReport, ShockwaveError> {
-    let trace = trace::parse_trace(&read_text(&config.trace)?)?;
-    let speeds = trace::parse_speeds(&read_text(&config.throughputs)?)?;
-    let play = if config.policy.is_product() { product::run } else { cluster::run };
-    let out = play(&trace, &speeds, config.gpus, config.policy)?;
+    let trace = trace::parse_trace(&config.trace, &read_text(&config.trace)?)?;
+    let speeds = trace::parse_speeds(&config.throughputs, &read_text(&config.throughputs)?)?;
+    let out = play(&trace, &speeds, config.gpus, config.policy).map_err(|error| match error {
+        ShockwaveError::Speed { program, .. } => {
+            ShockwaveError::Speed { path: config.throughputs.clone(), program }
+        }
+        other => other,
+    })?;
+    report(&out, config.gpus)
+}
+
+/// Plays a trace under a policy, if all of it can be played.
+fn play(
+    trace: &[TraceJob],
+    speeds: &Speeds,
+    gpus: u32,
+    policy: ShockwavePolicy,
+) -> Result<cluster::Outcome, ShockwaveError> {
+    if let Some(asked) = trace.iter().map(|job| job.gpus).max().filter(|asked| *asked > gpus) {
+        return Err(ShockwaveError::Stuck { asked, gpus });
+    }
+    for job in trace {
+        Training::check(job, speeds)?;
+    }
+    if policy.is_product() {
+        product::run(trace, speeds, gpus, policy)
+    } else {
+        cluster::run(trace, speeds, gpus, policy)
+    }
+}
+
+fn report(out: &cluster::Outcome, gpus: u32) -> Result<ShockwaveReport, ShockwaveError> {
     let jobs = out.completion_s.len();
     let unfair = out.fairness.iter().filter(|rho| **rho > UNFAIR_ABOVE).count();
-    Ok(ShockwaveReport {
+    let report = ShockwaveReport {
         makespan_s: out.makespan_s,
         completion_s_mean: out.completion_s.iter().sum::<f64>() / jobs.max(1) as f64,
-        utilisation: out.held_s / (out.makespan_s * f64::from(config.gpus)),
+        utilisation: out.held_s / (out.makespan_s * f64::from(gpus)),
         fairness_worst: out.fairness.iter().copied().fold(0.0, f64::max),
         unfair_percent: 100.0 * unfair as f64 / jobs.max(1) as f64,
         jobs,
         rounds: out.rounds,
         starts: out.starts,
-    })
+    };
+    let figures = [
+        ("makespan_s", report.makespan_s),
+        ("completion_s_mean", report.completion_s_mean),
+        ("utilisation", report.utilisation),
+        ("fairness_worst", report.fairness_worst),
+    ];
+    match figures.into_iter().find(|(_, figure)| !figure.is_finite()) {
+        Some((name, _)) => Err(ShockwaveError::Figure(name)),
+        None => Ok(report),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    type Play = fn(
-        &[trace::TraceJob],
-        &trace::Speeds,
-        u32,
-        ShockwavePolicy,
-    ) -> Result<cluster::Outcome, ShockwaveError>;
+    use crate::field::RUN_S_MAX;
+    use std::path::Path;
 
     /// A trace of our own: 14 short jobs, a gang and a job as long as all others on their share of 4 GPUs.
     fn run_small(policy: ShockwavePolicy) -> cluster::Outcome {
@@ -155,10 +251,9 @@ mod tests {
             (0..14).map(|at| line(119_360, 1, ["gns", "accordion"][at % 2], at as u32)).collect();
         text += &line(150_000, 4, "static", 20);
         text += &line(600_000, 1, "static", 30);
-        let trace = trace::parse_trace(&text).unwrap();
+        let trace = trace::parse_trace(Path::new("t"), &text).unwrap();
         let rate = |batch: u64| [1, 4].map(|gpus| (("LM".to_owned(), batch, gpus), 90.0 * f64::from(gpus)));
         let speeds = [10, 20, 40, 80].into_iter().flat_map(rate).collect();
-        let play = if policy.is_product() { product::run } else { cluster::run };
         play(&trace, &speeds, 4, policy).unwrap()
     }
 
@@ -178,15 +273,73 @@ mod tests {
         }
     }
 
+    /// What one line and one speed for it come to, under every policy.
+    fn one(line: &str, speeds: &[(u64, f64)]) -> Vec<Result<ShockwaveReport, String>> {
+        let trace = trace::parse_trace(Path::new("t"), line).unwrap();
+        let gpus = trace[0].gpus;
+        let speeds: Speeds =
+            speeds.iter().map(|(batch, steps_s)| (("LM".to_owned(), *batch, gpus), *steps_s)).collect();
+        let run = |policy| play(&trace, &speeds, 2, policy).and_then(|out| report(&out, 2));
+        ShockwavePolicy::ALL
+            .into_iter()
+            .map(|policy| run(policy).map_err(|error| error.to_string()))
+            .collect()
+    }
+
+    fn line(steps: u64, gpus: u32, mode: &str, arrival: &str) -> String {
+        format!("LM (batch size 10)\tcmd\tdir\t--steps\t1\t{steps}\t{gpus}\t{mode}\t1\t-1\t0\t{arrival}")
+    }
+
     #[test]
     fn a_job_too_wide_is_said_so() {
-        let text = "LM (batch size 10)\tcmd\tdir\t--steps\t1\t100\t4\tstatic\t1\t-1\t0\t0";
-        let trace = trace::parse_trace(text).unwrap();
-        let speeds = [(("LM".to_owned(), 10, 4), 1.0)].into_iter().collect();
-        for (policy, play) in
-            [(ShockwavePolicy::Engine, cluster::run as Play), (ShockwavePolicy::Rota, product::run)]
-        {
-            assert!(matches!(play(&trace, &speeds, 2, policy), Err(ShockwaveError::Stuck)));
+        for said in one(&line(100, 4, "static", "0"), &[(10, 1.0)]) {
+            assert_eq!(said.unwrap_err(), "GPUs (column 7) of the trace is 4, want 1 to 2, those of --gpus");
+        }
+    }
+
+    #[test]
+    fn a_job_longer_than_an_experiment_or_without_a_speed_is_refused_before_it_is_built() {
+        for said in one(&line(1_000_000_000, 1, "static", "0"), &[(10, 1.0)]) {
+            let said = said.unwrap_err();
+            assert!(
+                said.starts_with("steps of ('LM (batch size 10)', 1) is 1000000000, which take "),
+                "{said}"
+            );
+        }
+        for speeds in [&[][..], &[(10, 0.0)], &[(20, 5.0)]] {
+            for said in one(&line(100, 1, "static", "0"), speeds) {
+                let said = said.unwrap_err();
+                assert!(said.ends_with("none above 0 for ('LM (batch size 10)', 1)"), "{said}");
+            }
+        }
+        for said in one(&line(1_000_000_000, 1, "static", "0"), &[(10, 1e6)]) {
+            assert!(
+                said.unwrap_err().ends_with("is 1000000000, which are 167561 epochs, want at most 100000")
+            );
+        }
+        // A batch that it would reach has none.
+        let said = one(&line(6_000 * 30, 1, "accordion", "0"), &[(10, 100.0), (80, 0.0)]);
+        assert!(
+            said[0].as_ref().unwrap_err().ends_with("none above 0 for ('LM (batch size 80)', 1)"),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn the_bounds_of_a_trace_give_figures_that_are_numbers() {
+        let late = RUN_S_MAX.to_string();
+        for (steps, arrival, steps_s) in [
+            (1, "0", 1e6),
+            (1, late.as_str(), 1e6),
+            (1, &late, 0.01),
+            (10_000, "0", 0.01),
+            (500_000_000, "0.5", 1e6),
+        ] {
+            for report in one(&line(steps, 1, "static", arrival), &[(10, steps_s)]) {
+                let report = report.unwrap_or_else(|said| panic!("{steps} {arrival} {steps_s}: {said}"));
+                assert_eq!(report.jobs, 1);
+                assert!(report.completion_s_mean > 0.0 && report.fairness_worst > 0.0, "{report:?}");
+            }
         }
     }
 }

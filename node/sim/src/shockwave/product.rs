@@ -42,9 +42,6 @@ pub(super) fn run(
     gpus: u32,
     policy: ShockwavePolicy,
 ) -> Result<Outcome, ShockwaveError> {
-    if trace.iter().any(|job| job.gpus > gpus) {
-        return Err(ShockwaveError::Stuck);
-    }
     let kind = HostKind { cpus_milli: 1_000, mem_mib: 1, cards: 1, model: "v100".into(), vram_mib: None };
     let hosts = vec![kind; gpus as usize];
     let cluster = Cluster::new(&hosts, PlanConfig { grace_ms: 0, ..PlanConfig::default() })?;
@@ -121,8 +118,7 @@ impl Replay<'_> {
     }
 
     fn submit(&mut self, job: &TraceJob) -> Result<(), ShockwaveError> {
-        let training = Training::new(job.clone(), self.speeds)
-            .ok_or_else(|| ShockwaveError::Speed(job.model.clone()))?;
+        let training = Training::new(job.clone(), self.speeds)?;
         let work_s = match self.policy {
             ShockwavePolicy::RotaForeseen => training.alone_s(),
             _ => training.left_at_this_batch_s(self.speeds),

@@ -2,6 +2,8 @@
 
 use super::adapt::{Mode, batch_max, critical, doubled, foreseen};
 use super::trace::{Speeds, TraceJob};
+use super::{ALONE_S_MAX, EPOCHS_MAX, ShockwaveError};
+use std::path::PathBuf;
 
 /// A job that has arrived.
 #[derive(Debug, Clone)]
@@ -26,18 +28,39 @@ enum Want {
 }
 
 impl Training {
-    /// A new job; none if the speeds lack its program.
-    #[must_use]
-    pub(super) fn new(asked: TraceJob, speeds: &Speeds) -> Option<Self> {
-        let epochs = asked.steps.div_ceil(asked.samples.div_ceil(asked.batch));
-        let batches = foreseen(&asked.model, asked.batch, asked.gpus, epochs, asked.mode);
-        let time = |batch: &u64| {
-            let rate = *speeds.get(&(asked.model.clone(), *batch, asked.gpus))?;
-            (rate > 0.0).then(|| asked.samples as f64 / *batch as f64 / rate)
-        };
-        let epochs_s = batches.iter().map(time).collect::<Option<Vec<f64>>>()?;
+    /// Whether a job can be played, told before anything is kept of it: its epochs may be many.
+    ///
+    /// # Errors
+    /// The speeds lack its program, or it takes longer than an experiment.
+    pub(super) fn check(asked: &TraceJob, speeds: &Speeds) -> Result<(), ShockwaveError> {
+        let epochs = epochs(asked);
+        if epochs > EPOCHS_MAX {
+            let (program, steps) = (program(asked, asked.batch), asked.steps);
+            return Err(ShockwaveError::Epochs { program, steps, epochs });
+        }
+        let mut alone_s = 0.0;
+        for epoch_s in epochs_s(asked, speeds) {
+            alone_s += epoch_s?;
+            if alone_s > ALONE_S_MAX {
+                break;
+            }
+        }
+        if alone_s <= ALONE_S_MAX {
+            return Ok(());
+        }
+        let rate = speeds.get(&(asked.model.clone(), asked.batch, asked.gpus)).copied().unwrap_or(1.0);
+        let alone_s = alone_s.max(asked.steps as f64 / rate);
+        Err(ShockwaveError::Long { program: program(asked, asked.batch), steps: asked.steps, alone_s })
+    }
+
+    /// A new job.
+    ///
+    /// # Errors
+    /// As for [`Self::check`], which is asked before.
+    pub(super) fn new(asked: TraceJob, speeds: &Speeds) -> Result<Self, ShockwaveError> {
+        let epochs_s = epochs_s(&asked, speeds).collect::<Result<Vec<f64>, _>>()?;
         let (batch, steps_total) = (asked.batch, asked.steps);
-        Some(Self { asked, batch, steps_total, steps_done: 0, wants: None, epochs_s, ran_s: 0.0 })
+        Ok(Self { asked, batch, steps_total, steps_done: 0, wants: None, epochs_s, ran_s: 0.0 })
     }
 
     /// Its whole time alone as foreseen, in seconds.
@@ -117,7 +140,7 @@ impl Training {
             (Want::Larger, Mode::Accordion) => max,
             (Want::Larger, _) => self.batch * 2,
         };
-        if !speeds.contains_key(&(self.asked.model.clone(), batch, self.asked.gpus)) {
+        if !speeds.get(&(self.asked.model.clone(), batch, self.asked.gpus)).is_some_and(|rate| *rate > 0.0) {
             return;
         }
         let (old, new) = (self.per_epoch(self.batch), self.per_epoch(batch));
@@ -127,6 +150,29 @@ impl Training {
         self.steps_done = self.steps_done.div_ceil(old) * new;
         self.batch = batch;
     }
+}
+
+/// How many epochs the steps asked are.
+fn epochs(asked: &TraceJob) -> u64 {
+    asked.steps.div_ceil(asked.samples.div_ceil(asked.batch))
+}
+
+/// Time of each epoch alone as foreseen, in seconds, or the program that has no speed.
+fn epochs_s<'a>(
+    asked: &'a TraceJob,
+    speeds: &'a Speeds,
+) -> impl Iterator<Item = Result<f64, ShockwaveError>> + use<'a> {
+    let batches = foreseen(&asked.model, asked.batch, asked.gpus, epochs(asked), asked.mode);
+    batches.map(|batch| {
+        let rate = speeds.get(&(asked.model.clone(), batch, asked.gpus)).filter(|rate| **rate > 0.0);
+        let missing = || ShockwaveError::Speed { path: PathBuf::new(), program: program(asked, batch) };
+        Ok(asked.samples as f64 / batch as f64 / *rate.ok_or_else(missing)?)
+    })
+}
+
+/// A program as the table of speeds names it.
+fn program(asked: &TraceJob, batch: u64) -> String {
+    format!("('{} (batch size {batch})', {})", asked.model, asked.gpus)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Logs in the Standard Workload Format (Feitelson, Parallel Workloads Archive): reading them, and the filter under
 //! which published results were made. Knows nothing of policies.
 
+use crate::field::RUN_S_MAX;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,15 @@ const FIELDS: usize = 18;
 const LINE_BYTES_MAX: u64 = 4_096;
 /// Most jobs taken: ten times the largest log of the archive.
 const JOBS_MAX: usize = 5_000_000;
+/// Latest submission, s: some logs count from 1970, and none lasts a hundred years.
+const SUBMIT_S_MAX: u64 = 10 * RUN_S_MAX;
+/// Most processors of a machine.
+pub const PROCESSORS_MAX: u32 = 10_000_000;
+/// Most of all limits of a log together, s: a hundred times the largest log of the archive. A machine of one
+/// processor would be busy so long, and in ms it is far below the largest number.
+const LIMITS_S_MAX: u64 = 2_000_000_000_000;
+/// What a log looks like, for those who gave another file.
+const FORM: &str = "the Standard Workload Format has 18 numbers a line, such as \"1 0 -1 100 4 -1 -1 4 200 -1 1 7 -1 -1 -1 -1 -1 -1\"";
 
 /// One job of a log, as far as scheduling is concerned. Times in whole seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +65,7 @@ pub enum LogError {
         source: std::io::Error,
     },
     /// A line has not eighteen fields.
-    #[error("line {line} has {found} fields, not {FIELDS}")]
+    #[error("line {line} has {found} fields, not {FIELDS}: {FORM}")]
     Fields {
         /// Its number, from 1.
         line: usize,
@@ -63,7 +73,7 @@ pub enum LogError {
         found: usize,
     },
     /// A field is no number.
-    #[error("line {line}, field {field}: {text:?} is no number")]
+    #[error("line {line}, field {field}: {text:?} is no number: {FORM}")]
     Number {
         /// The line's number, from 1.
         line: usize,
@@ -72,6 +82,37 @@ pub enum LogError {
         /// What stands there.
         text: String,
     },
+    /// A number is beyond what any log has.
+    #[error("line {line}, field {number} ({field}): {value} is above {most}, want seconds such as {example}")]
+    Bound {
+        /// The line's number, from 1.
+        line: usize,
+        /// The field's number, from 1.
+        number: usize,
+        /// What it is.
+        field: &'static str,
+        /// What stands there.
+        value: u64,
+        /// The most there can be.
+        most: u64,
+        /// A value that would do.
+        example: &'static str,
+    },
+    /// The header says a size that no machine has.
+    #[error(
+        "line {line}: {field} is {text:?}, want 1 to {PROCESSORS_MAX}, such as 128; or give --processors 128"
+    )]
+    Machine {
+        /// The line's number, from 1.
+        line: usize,
+        /// `MaxProcs` or `MaxNodes`.
+        field: String,
+        /// What it says.
+        text: String,
+    },
+    /// All limits together are longer than any log.
+    #[error("the limits (field 9) of all jobs are {0} s together, above {LIMITS_S_MAX}")]
+    Sum(u64),
     /// A line is longer than any line of eighteen numbers.
     #[error("line {line} is longer than {LINE_BYTES_MAX} bytes")]
     Long {
@@ -82,7 +123,9 @@ pub enum LogError {
     #[error("more than {JOBS_MAX} jobs")]
     Many,
     /// Neither the header nor the caller says how large the machine is.
-    #[error("no `MaxProcs` or `MaxNodes` in the header: give the number of processors")]
+    #[error(
+        "no `MaxProcs` or `MaxNodes` in the header: give the number of processors, such as --processors 128"
+    )]
     Size,
     /// Nothing is left after the filter.
     #[error("no job passes the filter")]
@@ -119,6 +162,7 @@ impl Log {
 
     fn parse(mut input: impl BufRead, processors: Option<u32>) -> Result<Self, Parse> {
         let (mut jobs, mut size, mut lines, mut bytes) = (Vec::new(), None, 0, Vec::new());
+        let mut unsized_by = None;
         loop {
             bytes.clear();
             lines += 1;
@@ -132,15 +176,20 @@ impl Log {
             let line = String::from_utf8_lossy(&bytes);
             let line = line.trim();
             if let Some(comment) = line.strip_prefix(';') {
-                size = size.max(machine_size(comment));
+                match machine_size(comment, lines) {
+                    Some(Ok(found)) => size = size.max(Some(found)),
+                    Some(Err(error)) => unsized_by = Some(error),
+                    None => {}
+                }
             } else if !line.is_empty() {
-                jobs.push(fields(line, lines)?);
+                jobs.push((lines, fields(line, lines)?));
             }
             if jobs.len() > JOBS_MAX {
                 return Err(LogError::Many.into());
             }
         }
-        Ok(filtered(&jobs, processors.or(size).ok_or(LogError::Size)?)?)
+        let size = processors.or(size).ok_or_else(|| unsized_by.unwrap_or(LogError::Size))?;
+        Ok(filtered(&jobs, size)?)
     }
 
     /// Writes the log in the same format, fields that it does not keep as -1.
@@ -182,9 +231,12 @@ impl From<LogError> for Parse {
 }
 
 /// The size of the machine, if a comment gives it.
-fn machine_size(comment: &str) -> Option<u32> {
-    let (name, value) = comment.split_once(':')?;
-    matches!(name.trim(), "MaxProcs" | "MaxNodes").then(|| value.trim().parse().ok()).flatten()
+fn machine_size(comment: &str, line: usize) -> Option<Result<u32, LogError>> {
+    let (field, text) = comment.split_once(':').map(|(field, text)| (field.trim(), text.trim()))?;
+    matches!(field, "MaxProcs" | "MaxNodes").then(|| {
+        let size = text.parse().ok().filter(|size| (1..=PROCESSORS_MAX).contains(size));
+        size.ok_or_else(|| LogError::Machine { line, field: field.to_owned(), text: text.to_owned() })
+    })
 }
 
 fn fields(line: &str, number: usize) -> Result<[i64; FIELDS], LogError> {
@@ -209,15 +261,38 @@ fn whole(text: &str) -> Option<i64> {
     fraction.bytes().all(|byte| byte.is_ascii_digit()).then(|| whole.parse().ok()).flatten()
 }
 
-fn filtered(rows: &[[i64; FIELDS]], processors: u32) -> Result<Log, LogError> {
-    let mut jobs: Vec<LogJob> = rows.iter().filter_map(|row| job(row, processors)).collect();
+fn filtered(rows: &[(usize, [i64; FIELDS])], processors: u32) -> Result<Log, LogError> {
+    let (mut jobs, mut limits_s) = (Vec::new(), 0_u64);
+    for (line, row) in rows {
+        let Some(job) = job(row, processors) else { continue };
+        check(&job, *line)?;
+        limits_s += job.limit_s;
+        jobs.push(job);
+    }
     if jobs.is_empty() {
         return Err(LogError::Empty);
     }
+    if limits_s > LIMITS_S_MAX {
+        return Err(LogError::Sum(limits_s));
+    }
     // Stable: jobs of one second stay in the order of the log.
-    jobs.sort_by_key(|job| job.submit_s);
+    jobs.sort_by_key(|job: &LogJob| job.submit_s);
     let left_out = (rows.len() - jobs.len()) as u64;
     Ok(Log { jobs, processors, left_out })
+}
+
+/// Times of what is replayed are those of a machine that people wait for.
+fn check(job: &LogJob, line: usize) -> Result<(), LogError> {
+    let times = [
+        (2, "time of submission", job.submit_s, SUBMIT_S_MAX, "86400"),
+        (9, "time asked", job.limit_s, RUN_S_MAX, "3600"),
+    ];
+    match times.into_iter().find(|(_, _, value, most, _)| value > most) {
+        Some((number, field, value, most, example)) => {
+            Err(LogError::Bound { line, number, field, value, most, example })
+        }
+        None => Ok(()),
+    }
 }
 
 fn job(row: &[i64; FIELDS], machine: u32) -> Option<LogJob> {
@@ -268,14 +343,54 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         let error = |text: &str| Log::of_text(text, Some(8)).unwrap_err().to_string();
-        assert_eq!(error("1 2 3\n"), "line 1 has 3 fields, not 18");
-        assert_eq!(
-            error(";\n1 10 5 x 4 -1 -1 4 200 -1 1 7 7 3 -1 -1 -1 -1\n"),
-            "line 2, field 4: \"x\" is no number"
-        );
+        assert!(error("1 2 3\n").starts_with("line 1 has 3 fields, not 18: the Standard Workload Format"));
+        let said = error(";\n1 10 5 x 4 -1 -1 4 200 -1 1 7 7 3 -1 -1 -1 -1\n");
+        assert!(said.starts_with("line 2, field 4: \"x\" is no number: "), "{said}");
         assert_eq!(error("; nothing\n"), "no job passes the filter");
         assert_eq!(error(&"1".repeat(5_000)), "line 1 is longer than 4096 bytes");
         assert!(matches!(Log::of_text(";\n", None), Err(LogError::Size)));
         assert!(matches!(Log::read(Path::new("/nowhere"), None), Err(LogError::Io { .. })));
+    }
+
+    /// A log of one job: submitted, ran, asked.
+    fn one(submit: &str, run: &str, limit: &str) -> String {
+        format!("; MaxProcs: 8\n1 {submit} -1 {run} 1 -1 -1 1 {limit} -1 1 1 1 1 1 -1 -1 -1\n")
+    }
+
+    #[test]
+    fn times_that_no_machine_sees_are_refused_with_their_line() {
+        let said = |text: &str| Log::of_text(text, None).map(|_| ()).map_err(|error| error.to_string());
+        let most = RUN_S_MAX.to_string();
+        for (submit, run, limit, field) in [
+            ("0", "10", "18446744073709552", "9 (time asked)"),
+            ("0", "9223372036854775807", "9223372036854775807", "9 (time asked)"),
+            ("9223372036854775807", "10", "20", "2 (time of submission)"),
+            ("9000000000000000000", "10", "20", "2 (time of submission)"),
+            ("0", "10", "316224001", "9 (time asked)"),
+        ] {
+            let error = said(&one(submit, run, limit)).unwrap_err();
+            assert!(error.starts_with(&format!("line 2, field {field}: ")), "{error}");
+            assert!(error.contains(" is above ") && error.contains("such as "), "{error}");
+        }
+        // Run times are cut at the limit, however long.
+        assert_eq!(said(&one("3162240000", "9223372036854775807", &most)), Ok(()));
+        // What the filter leaves out may be anything.
+        let left_out = one("9000000000000000000", "0", "9000000000000000000");
+        assert_eq!(said(&(left_out + &one("0", "10", "20"))), Ok(()));
+        let many = one("0", "10", &most).repeat(7_000);
+        assert!(said(&many).unwrap_err().starts_with("the limits (field 9) of all jobs are "));
+    }
+
+    #[test]
+    fn a_size_that_no_machine_has_is_refused_with_its_line() {
+        let log = |size: &str| one("0", "10", "20").replace("MaxProcs: 8", size);
+        for size in ["99999999999", "0", "-1", "10000001", "many"] {
+            let text = format!(";\n{}", log(&format!("MaxProcs: {size}")));
+            let said = Log::of_text(&text, None).unwrap_err().to_string();
+            let want = format!("line 2: MaxProcs is {size:?}, want 1 to 10000000, such as 128");
+            assert!(said.starts_with(&want), "{said}");
+            assert_eq!(Log::of_text(&text, Some(4)).unwrap().processors, 4, "the caller's word goes before");
+        }
+        assert_eq!(Log::of_text(&log("MaxNodes: 10000000"), None).unwrap().processors, 10_000_000);
     }
 }

@@ -14,10 +14,12 @@ pub mod outcome;
 mod product;
 mod rota;
 
+use crate::cluster::HOSTS_MAX;
 use foresight::Foresight;
 use log::{Log, LogError};
 use outcome::{Outcome, SwfReport};
 use rota::Rota;
+use rota_protocol::limits::GANG_PARTS_MAX;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -69,6 +71,23 @@ pub enum SwfError {
     /// The log cannot be used.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// The machine is larger than a cluster can be.
+    #[error(
+        "processors is {0}, want 1 to {HOSTS_MAX} for policy rota, a host for each: give --processors 10000, or \
+         --policy rota-machine, which knows no hosts"
+    )]
+    Size(u32),
+    /// A job is wider than a gang can be.
+    #[error(
+        "job {job} asks {processors} processors, want 1 to {GANG_PARTS_MAX} for policy rota, a part of a gang for each: \
+         give --processors {GANG_PARTS_MAX}, which leaves it out, or --policy rota-machine, which knows no gangs"
+    )]
+    Width {
+        /// Its number in the log.
+        job: u64,
+        /// What it asks.
+        processors: u32,
+    },
     /// The scheduler refused what the replay must be able to do.
     #[error(transparent)]
     Cluster(#[from] crate::cluster::ClusterError),
@@ -110,6 +129,7 @@ fn outcome(log: &Log, policy: SwfPolicy) -> Result<Outcome, SwfError> {
         SwfPolicy::EasySjbfClairvoyant => easy(true, Foresight::Oracle),
         SwfPolicy::Conservative => machine::replay(log, &mut conservative::Conservative, Foresight::Limit),
         SwfPolicy::Rota => {
+            product::check(log)?;
             return product::replay(log, product::Setup { slack_limits: 0 }).map_err(SwfError::from);
         }
         SwfPolicy::RotaMachine => rota(Rota::firm(), Foresight::history()),

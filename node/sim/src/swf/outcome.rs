@@ -103,7 +103,8 @@ impl Outcome {
             processors: log.processors,
             avg_bounded_slowdown: mean(&slowdowns),
             avg_bounded_slowdown_by_half: [mean(first), mean(second)],
-            mean_wait_s: waits_s.iter().sum::<u64>() as f64 / waits_s.len().max(1) as f64,
+            mean_wait_s: waits_s.iter().map(|wait_s| u128::from(*wait_s)).sum::<u128>() as f64
+                / waits_s.len().max(1) as f64,
             wait_p999_s: waits_s.get(waits_s.len() * 999 / 1_000).copied().unwrap_or(0),
             max_wait_s: waits_s.last().copied().unwrap_or(0),
             utilisation_permille: self.utilisation_permille(log),

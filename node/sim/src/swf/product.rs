@@ -1,12 +1,14 @@
 //! The production scheduler as an engine for batch logs: one host with one card for each processor, a gang of one
 //! card each for each job, one account. Hosts play their part by the log's run times.
 
+use super::SwfError;
 use super::log::{Log, LogJob};
 use super::outcome::Outcome;
-use crate::cluster::{Cluster, ClusterError, HostKind};
+use crate::cluster::{Cluster, ClusterError, HOSTS_MAX, HostKind};
 use rota_core::placement::PlanConfig;
 use rota_protocol::ask::{Ask, CARD_MILLI};
 use rota_protocol::job::{AttemptEnd, JobSpec};
+use rota_protocol::limits::GANG_PARTS_MAX;
 use rota_protocol::plan::Move;
 use rota_protocol::work::GangSpec;
 use rota_protocol::{JobId, Token};
@@ -20,6 +22,17 @@ const SECOND_MS: u64 = 1_000;
 pub(super) struct Setup {
     /// Lengths of its own limit that a job may wait before a promise to it is as early as can be.
     pub(super) slack_limits: u64,
+}
+
+/// Whether the production scheduler can have the machine and its jobs at all, before any of it is built.
+pub(super) fn check(log: &Log) -> Result<(), SwfError> {
+    if log.processors as usize > HOSTS_MAX {
+        return Err(SwfError::Size(log.processors));
+    }
+    match log.jobs.iter().find(|job| job.processors > GANG_PARTS_MAX) {
+        Some(wide) => Err(SwfError::Width { job: wide.number, processors: wide.processors }),
+        None => Ok(()),
+    }
 }
 
 /// Replays a log on the production scheduler.

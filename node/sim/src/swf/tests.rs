@@ -148,6 +148,44 @@ fn a_file_is_replayed_and_a_missing_one_is_named() {
     assert!(error.to_string().starts_with("cannot read /nowhere/x.swf"), "{error}");
 }
 
+/// The latest submission and the longest limits that a log may have, under every policy.
+#[test]
+fn the_bounds_of_a_log_are_replayed() {
+    let (late_s, long_s) = (3_162_240_000, 316_224_000);
+    let log = log(&[
+        (0, long_s, long_s, 10),
+        (late_s, 1, long_s, 8),
+        (late_s, long_s, long_s, 10),
+        (late_s, 5, 9, 2),
+    ]);
+    for policy in SwfPolicy::ALL {
+        let report = replay(&log, policy).expect("replay");
+        let figures = [report.avg_bounded_slowdown, report.mean_wait_s];
+        assert!(figures.iter().all(|figure| figure.is_finite() && *figure >= 0.0), "{report:?}");
+    }
+}
+
+#[test]
+fn what_no_cluster_can_have_is_refused_before_it_is_built() {
+    let mut wide = log(&[(0, 10, 20, 1_025)]);
+    wide.processors = 2_000;
+    let said = |log: &Log| replay(log, SwfPolicy::Rota).unwrap_err().to_string();
+    assert!(
+        said(&wide).starts_with("job 1 asks 1025 processors, want 1 to 1024 for policy rota"),
+        "{}",
+        said(&wide)
+    );
+    let large = Log { processors: 10_000_000, ..log(&[(0, 10, 20, 1)]) };
+    assert!(
+        said(&large).starts_with("processors is 10000000, want 1 to 19999 for policy rota"),
+        "{}",
+        said(&large)
+    );
+    for log in [wide, large] {
+        assert_eq!(replay(&log, SwfPolicy::RotaMachine).expect("it knows neither").jobs, 1);
+    }
+}
+
 #[test]
 fn every_policy_has_one_name() {
     for policy in SwfPolicy::ALL {

@@ -5,16 +5,21 @@ use crate::parse::time::duration_or_zero_ms;
 use clap::Args;
 use rota_core::placement::score::Policy;
 use rota_protocol::limits::HOST_DEVICES_MAX;
+use rota_sim::cluster::HOSTS_MAX;
 use rota_sim::gavel::GavelPolicy;
 use rota_sim::replay::AddedHosts;
 use rota_sim::shockwave::ShockwavePolicy;
 use rota_sim::swf::SwfPolicy;
+use rota_sim::swf::log::PROCESSORS_MAX;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// Most seeds of one run.
 const SEEDS_MAX: u64 = 10_000;
-/// Most hosts that are added at once.
-const ADDED_HOSTS_MAX: u32 = 100_000;
+/// Jobs an hour: at the least, the measured ones come within sixty years, at the most none of them ends in time.
+const RATE: RangeInclusive<f64> = 0.01..=1_000.0;
+/// Longest cost of a start, ms: a day.
+const RESTART_MS_MAX: u64 = 86_400_000;
 
 /// How results are shown.
 #[derive(Debug, Args, Clone)]
@@ -81,7 +86,7 @@ pub struct SwfArgs {
     #[arg(long, value_name = "POLICY,..", value_delimiter = ',', default_value = "rota", value_parser = swf_policy)]
     pub policy: Vec<SwfPolicy>,
     /// Processors of the machine, if not those of the log's header
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSORS_MAX)))]
     pub processors: Option<u32>,
     /// Let every job run to its limit: all estimates hold
     #[arg(long)]
@@ -133,8 +138,8 @@ pub struct ShockwaveArgs {
     /// The table of measured speeds
     #[arg(long, value_name = "FILE")]
     pub throughputs: PathBuf,
-    /// GPUs, all equal
-    #[arg(long, value_name = "GPUS,..", value_delimiter = ',', default_value = "32", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// GPUs, all equal, each a host of its own
+    #[arg(long, value_name = "GPUS,..", value_delimiter = ',', default_value = "32", value_parser = clap::value_parser!(u32).range(1..=HOSTS_MAX as i64))]
     pub gpus: Vec<u32>,
     /// Who decides
     #[arg(long, value_name = "POLICY,..", value_delimiter = ',', default_value = "rota", value_parser = shockwave_policy)]
@@ -212,11 +217,15 @@ fn seeds(text: &str) -> Result<Seeds, String> {
 
 fn rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.trim().parse().map_err(|_| "want a number such as 5.6".to_owned())?;
-    if rate > 0.0 && rate <= 1_000.0 { Ok(rate) } else { Err("want more than 0, at most 1000".into()) }
+    if RATE.contains(&rate) {
+        return Ok(rate);
+    }
+    Err(format!("want {} to {} jobs an hour, such as 5.6", RATE.start(), RATE.end()))
 }
 
 fn restart_ms(text: &str) -> Result<u64, String> {
-    duration_or_zero_ms("restart", text).map_err(|error| error.message)
+    let ms = duration_or_zero_ms("restart", text).map_err(|error| error.message)?;
+    if ms <= RESTART_MS_MAX { Ok(ms) } else { Err("want at most one day, such as 30s".into()) }
 }
 
 fn jitter_ms(text: &str) -> Result<u64, String> {
@@ -238,8 +247,10 @@ fn added_hosts(text: &str) -> Result<AddedHosts, String> {
     if model.is_empty() || model.chars().any(char::is_control) {
         return Err(form());
     }
-    if !(1..=ADDED_HOSTS_MAX).contains(&hosts) || !(1..=HOST_DEVICES_MAX as u32).contains(&cards) {
-        return Err(format!("want 1 to {ADDED_HOSTS_MAX} hosts of 1 to {HOST_DEVICES_MAX} cards"));
+    if !(1..=HOSTS_MAX as u32).contains(&hosts) || !(1..=HOST_DEVICES_MAX as u32).contains(&cards) {
+        return Err(format!(
+            "want 1 to {HOSTS_MAX} hosts of 1 to {HOST_DEVICES_MAX} cards, such as 4x8xH100:80GiB"
+        ));
     }
     let vram_mib = memory.map(|memory| memory_mib("add-hosts", memory)).transpose();
     let vram_mib = vram_mib.map_err(|error| error.message)?;
@@ -268,8 +279,13 @@ mod tests {
         for wrong in ["", "x", "5-4", "1-2-3", "-1", "0-10000", "1-99999999999"] {
             assert!(seeds(wrong).is_err(), "{wrong}");
         }
-        assert!(rate("0").is_err() && rate("NaN").is_err() && rate("inf").is_err());
-        assert_eq!(rate("5.6"), Ok(5.6));
+        for wrong in ["0", "NaN", "inf", "-1", "1e-308", "1e300"] {
+            assert!(
+                rate(wrong).is_err_and(|said| said.contains("0.01 to 1000") && said.contains("such as 5.6"))
+            );
+        }
+        assert_eq!((rate("5.6"), rate("0.01")), (Ok(5.6), Ok(0.01)));
+        assert!(restart_ms("2d").is_err() && restart_ms("30s") == Ok(30_000));
         assert!(swf_policy("esay").is_err_and(|said| said.contains("easy, easy-sjbf")));
     }
 }

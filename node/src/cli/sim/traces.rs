@@ -5,21 +5,23 @@ use super::{GavelArgs, ShockwaveArgs, SwfArgs, unusable};
 use crate::cli::failure::Failure;
 use crate::table::Table;
 use rota_sim::gavel::{self, GavelConfig, GavelError, GavelReport};
-use rota_sim::shockwave::{self, ShockwaveConfig, ShockwaveReport};
+use rota_sim::shockwave::{self, ShockwaveConfig, ShockwaveError, ShockwaveReport};
 use rota_sim::swf::log::{Log, LogError};
 use rota_sim::swf::outcome::SwfReport;
 use rota_sim::swf::{self, SwfError};
 use rota_sim::threads;
 use serde::Serialize;
+use std::fmt::Display;
 
 /// The measured jobs of `gavel`, as published.
 const WINDOW: (u64, u64) = (4_000, 5_000);
 
 /// Runs `rota sim swf`.
 pub(super) fn swf(args: &SwfArgs) -> Result<Shown, Failure> {
+    let in_file = |error: &dyn Display| unusable(format!("{}: {error}", args.file.display()));
     let log = Log::read(&args.file, args.processors).map_err(|error| match error {
         named @ LogError::Io { .. } => unusable(named),
-        unnamed => unusable(format!("{}: {unnamed}", args.file.display())),
+        unnamed => in_file(&unnamed),
     })?;
     let log = if args.exact { log.with_exact_limits() } else { log };
     let progress = Progress::new(args.policy.len());
@@ -28,7 +30,10 @@ pub(super) fn swf(args: &SwfArgs) -> Result<Shown, Failure> {
         progress.step(&format!("swf {}", policy.name()));
         report
     });
-    let reports = reports.into_iter().collect::<Result<Vec<_>, SwfError>>().map_err(Failure::other)?;
+    let reports = reports.into_iter().collect::<Result<Vec<_>, SwfError>>().map_err(|error| match error {
+        SwfError::Cluster(error) => Failure::other(error),
+        wrong => in_file(&wrong),
+    })?;
     let lines = reports.iter().map(|report| {
         let points = report.wait_s_by_percent.iter().enumerate();
         line(
@@ -103,7 +108,10 @@ pub(super) fn gavel(args: &GavelArgs) -> Result<Shown, Failure> {
                 restart_ms: args.restart,
             };
             let report = gavel::run_on(&config, usize::from(args.threads)).map_err(|error| match error {
-                named @ (GavelError::Input(_) | GavelError::Endless) => unusable(named),
+                named @ (GavelError::Input(_) | GavelError::Field(_) | GavelError::Endless) => {
+                    unusable(named)
+                }
+                GavelError::Cluster(error) => Failure::other(error),
                 unnamed => unusable(format!("{}: {unnamed}", args.throughputs.display())),
             })?;
             let (policy, multi_gpu) = (policy.name(), Some(args.multi_gpu));
@@ -162,7 +170,13 @@ pub(super) fn shockwave(args: &ShockwaveArgs) -> Result<Shown, Failure> {
         })
     });
     let reports: Vec<Varied<ShockwaveReport>> =
-        reports.into_iter().collect::<Result<_, _>>().map_err(unusable)?;
+        reports.into_iter().collect::<Result<_, _>>().map_err(|error| match error {
+            ShockwaveError::Cluster(error) => Failure::other(error),
+            of_a_job @ (ShockwaveError::Long { .. }
+            | ShockwaveError::Epochs { .. }
+            | ShockwaveError::Stuck { .. }) => unusable(format!("{}: {of_a_job}", args.trace.display())),
+            named => unusable(named),
+        })?;
     let mut table = Table::new(&[
         "POLICY",
         "GPUS>",
