@@ -299,10 +299,10 @@ mod tests {
 
     #[test]
     fn a_job_longer_than_an_experiment_or_without_a_speed_is_refused_before_it_is_built() {
-        for said in one(&line(1_000_000_000, 1, "static", "0"), &[(10, 1.0)]) {
+        for said in one(&line(100_000_000, 1, "static", "0"), &[(10, 1.0)]) {
             let said = said.unwrap_err();
             assert!(
-                said.starts_with("steps of ('LM (batch size 10)', 1) is 1000000000, which take "),
+                said.starts_with("steps of ('LM (batch size 10)', 1) is 100000000, which take "),
                 "{said}"
             );
         }
