@@ -156,7 +156,14 @@ impl Cluster {
     /// # Errors
     /// It was refused.
     pub fn submit(&mut self, tenant: &str, user: &str, spec: JobSpec) -> Result<JobId, ClusterError> {
-        let actor = Actor { tenant: tenant.into(), user: user.into(), role: Role::Submitter };
+        self.submit_by(Actor { tenant: tenant.into(), user: user.into(), role: Role::Submitter }, spec)
+    }
+
+    /// Submits a job for whoever may do so.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub fn submit_by(&mut self, actor: Actor, spec: JobSpec) -> Result<JobId, ClusterError> {
         match self.propose(actor, Command::Submit { spec })? {
             Outcome::Submitted { job } => Ok(job),
             other => Err(ClusterError::Answer(Box::new(other))),

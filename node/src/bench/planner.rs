@@ -5,6 +5,7 @@ use super::figures::Figures;
 use crate::lab::LabError;
 use clap::Args;
 use rota_sim::bench::{admit, plan, reclaim, replicas};
+use rota_sim::cluster::HOSTS_MAX;
 use serde::Serialize;
 
 /// Rounds with one event each.
@@ -16,7 +17,7 @@ const COLD: usize = 10;
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// Hosts
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=HOSTS_MAX as i64))]
     pub hosts: u32,
     /// Cards of each
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=128))]
@@ -39,7 +40,7 @@ pub struct PlanArgs {
 #[derive(Debug, Args)]
 pub struct ReclaimArgs {
     /// Hosts of eight cards
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=HOSTS_MAX as i64))]
     pub hosts: u32,
     /// Figures as one JSON document
     #[arg(long)]
@@ -64,7 +65,7 @@ pub struct AdmitArgs {
 #[derive(Debug, Args)]
 pub struct ReplicasArgs {
     /// Hosts of eight cards
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=HOSTS_MAX as i64))]
     pub hosts: u32,
     /// Rounds with some events each
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]

@@ -32,7 +32,8 @@ pub fn amounts(host: &Host, ask: &Ask, devices: &[DeviceUuid]) -> Amounts {
 }
 
 /// All of a card or slice, as queues count it.
-pub(crate) fn card_amounts(device: &DeviceFacts) -> Amounts {
+#[must_use]
+pub fn card_amounts(device: &DeviceFacts) -> Amounts {
     let gpu_milli = match device.kind {
         DeviceKind::Gpu => CARD_MILLI,
         DeviceKind::Mig => slice_milli(&device.model),

@@ -8,7 +8,7 @@ mod misfit;
 mod unified;
 
 pub use amounts::amounts;
-pub(crate) use amounts::card_amounts;
+pub use amounts::card_amounts;
 pub use misfit::{Misfit, gpus, mib, milli, tenths};
 pub use unified::mem_held_mib;
 pub(crate) use unified::pool_asked_mib;

@@ -1,11 +1,13 @@
 //! The history of a cluster as `rota history --json` writes it: its hosts, its queues, and what every job asked, when
 //! it came, started and ended. No commands, no environments, no output: it can be handed to others.
 
+use crate::cluster::HOSTS_MAX;
+use crate::field::FieldError;
 use crate::input::{InputError, read_text};
 use rota_protocol::ask::{Ask, CARD_MILLI};
 use rota_protocol::device::{DeviceFacts, DeviceKind};
 use rota_protocol::job::{ArraySpec, JobState};
-use rota_protocol::limits::PRIORITY_DEFAULT;
+use rota_protocol::limits::{PRIORITY_DEFAULT, TIME_LIMIT_MS_MAX};
 use rota_protocol::queue::QueueSpec;
 use rota_protocol::work::{Dependency, GangSpec, Layout};
 use rota_protocol::{JobId, PublicError};
@@ -18,6 +20,11 @@ use thiserror::Error;
 pub const FORMAT: &str = "rota-history";
 /// The newest version that is read, and the one that is written.
 pub const VERSION: u32 = 1;
+
+/// Longest time between the first submission and the last end, and longest run, in ms: ten years.
+pub(super) const SPAN_MS_MAX: u64 = TIME_LIMIT_MS_MAX;
+/// Latest first submission, ms since the epoch: in the year 2286.
+const FIRST_MS_MAX: u64 = 10_000_000_000_000;
 
 /// Hosts, queues and jobs at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,6 +126,20 @@ pub struct HistoryJob {
     /// knew.
     #[serde(default)]
     pub ran_ms: Vec<u64>,
+    /// What all its attempts held; none where that is not known, as in files of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
+}
+
+/// What the attempts of a job held until the history was written, those that failed or were cut short among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Held {
+    /// From grant to end, all attempts together, in ms.
+    pub ms: u64,
+    /// The same in ms of one GPU: shares and slices by their part.
+    pub gpu_ms: u64,
+    /// Attempts that were ended to make room.
+    pub evictions: u64,
 }
 
 fn priority_default() -> u16 {
@@ -136,7 +157,7 @@ pub enum HistoryError {
     #[error(transparent)]
     Input(#[from] InputError),
     /// It is not the JSON that was expected.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: this is no history of a cluster, as `rota history --json` writes it: {source}", path.display())]
     Json {
         /// Which file.
         path: PathBuf,
@@ -162,6 +183,12 @@ pub enum HistoryError {
         /// Which.
         name: String,
     },
+    /// More hosts than a cluster has.
+    #[error("hosts are {0}, want at most {HOSTS_MAX}")]
+    Hosts(usize),
+    /// A time that no cluster sees.
+    #[error(transparent)]
+    Field(#[from] FieldError),
     /// Times of a job run backwards.
     #[error("job {job}: {field} is {at_ms}, before {before} at {before_ms}")]
     Backwards {
@@ -229,6 +256,9 @@ impl History {
         if self.hosts.is_empty() {
             return Err(HistoryError::Empty("hosts"));
         }
+        if self.hosts.len() > HOSTS_MAX {
+            return Err(HistoryError::Hosts(self.hosts.len()));
+        }
         if self.jobs.is_empty() {
             return Err(HistoryError::Empty("jobs"));
         }
@@ -240,7 +270,8 @@ impl History {
         if let Some(job) = self.jobs.iter().find(|job| !numbers.insert(job.job)) {
             return Err(HistoryError::Twice { what: "job", name: job.job.to_string() });
         }
-        self.jobs.iter().try_for_each(HistoryJob::check)
+        let first_ms = self.jobs.iter().map(|job| job.submitted_ms).min().unwrap_or(0);
+        self.jobs.iter().try_for_each(|job| job.check(first_ms))
     }
 }
 
@@ -269,14 +300,48 @@ impl HistoryJob {
         known * u128::from(self.tasks()) / self.ran_ms.len().max(1) as u128
     }
 
-    /// Time for which its tasks held GPUs, in hours of one GPU.
+    /// The queue that it counts for.
+    #[must_use]
+    pub fn queue_name(&self) -> &str {
+        if self.queue.is_empty() { &self.tenant } else { &self.queue }
+    }
+
+    /// Time for which its attempts held GPUs, in hours of one GPU; as far as run times tell where nothing else does.
     #[must_use]
     pub fn gpu_hours(&self) -> f64 {
+        if let Some(held) = self.held {
+            return held.gpu_ms as f64 / 3_600_000.0;
+        }
         let milli = f64::from(self.ask.gpu_milli) / f64::from(CARD_MILLI);
         self.ran_ms_all() as f64 / 3_600_000.0 * milli
     }
 
-    fn check(&self) -> Result<(), HistoryError> {
+    /// Times within a span that can be played, and in order.
+    fn check(&self, first_ms: u64) -> Result<(), HistoryError> {
+        let wrong = |field: &str, value: u64, least: u64, most: u64, example| FieldError {
+            place: format!("job {}", self.job),
+            field: field.to_owned(),
+            text: value.to_string(),
+            want: format!("{least} to {most} ms"),
+            example,
+        };
+        if first_ms > FIRST_MS_MAX {
+            return Err(wrong("submitted_ms", self.submitted_ms, 0, FIRST_MS_MAX, "1796099691417").into());
+        }
+        let last_ms = first_ms + SPAN_MS_MAX;
+        let times = [
+            ("submitted_ms", Some(self.submitted_ms)),
+            ("started_ms", self.started_ms),
+            ("ended_ms", self.ended_ms),
+        ];
+        for (field, at_ms) in times {
+            if let Some(at_ms) = at_ms.filter(|at_ms| *at_ms > last_ms) {
+                return Err(wrong(field, at_ms, first_ms, last_ms, "1796099691417").into());
+            }
+        }
+        if let Some(ran_ms) = self.ran_ms.iter().find(|ran_ms| **ran_ms > SPAN_MS_MAX) {
+            return Err(wrong("ran_ms", *ran_ms, 0, SPAN_MS_MAX, "60000").into());
+        }
         let ordered = |field, at: Option<u64>, before, before_ms| match at {
             Some(at_ms) if at_ms < before_ms => {
                 Err(HistoryError::Backwards { job: self.job, field, at_ms, before, before_ms })

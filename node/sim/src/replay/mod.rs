@@ -13,10 +13,10 @@ mod stage;
 #[cfg(test)]
 mod tests;
 
-pub use figures::Figures;
+pub use figures::{Figures, QueueWaits};
 pub use history::{History, HistoryError};
 
-use crate::cluster::ClusterError;
+use crate::cluster::{ClusterError, HOSTS_MAX};
 use crate::rng::Rng;
 use figures::Scarce;
 use history::HistoryHost;
@@ -33,6 +33,9 @@ use thiserror::Error;
 const CPUS_PER_CARD_MILLI: u32 = 16_000;
 /// Memory for each card of an added host, where the history has no host like it, in MiB.
 const MEM_PER_CARD_MIB: u64 = 128 << 10;
+
+/// Most cards of a replay: eight a host, on more than ten thousand of them.
+const CARDS_MAX: usize = 200_000;
 
 /// Hosts to be added.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,6 +116,16 @@ pub enum ReplayError {
     /// A host to be left out is not there.
     #[error("the history has no host {0:?}")]
     NoHost(String),
+    /// There would be more hosts, or cards, than a cluster has.
+    #[error("{what} would be {count}, want at most {most}: add fewer, such as 4x8xH100")]
+    Many {
+        /// Hosts or cards.
+        what: &'static str,
+        /// How many there would be.
+        count: usize,
+        /// The most there can be.
+        most: usize,
+    },
     /// The change takes all hosts away.
     #[error("no host is left")]
     NoHosts,
@@ -138,7 +151,7 @@ pub fn run(history: &History, config: &ReplayConfig) -> Result<ReplayReport, Rep
             policy: policy.to_string(),
             hosts: history.hosts.len(),
             gpus: history.hosts.iter().map(|host| host.gpus().count()).sum(),
-            figures: course.figures(scarce.capacity_milli(history)),
+            figures: course.figures(history, scarce.capacity_milli(history)),
         };
         Ok((run, guessed))
     };
@@ -151,7 +164,7 @@ pub fn run(history: &History, config: &ReplayConfig) -> Result<ReplayReport, Rep
         run_times_guessed,
         seed: config.seed,
         jitter_ms: config.jitter_ms,
-        recorded: figures::recorded(history, scarce).figures(scarce.capacity_milli(history)),
+        recorded: figures::recorded(history, scarce).figures(history, scarce.capacity_milli(history)),
         replayed,
         what_if,
         seconds: begun.elapsed().as_secs_f64(),
@@ -181,6 +194,17 @@ fn changed(history: &History, change: &Change) -> Result<History, ReplayError> {
     for name in &change.without {
         let at = history.hosts.iter().position(|host| host.name == *name);
         history.hosts.remove(at.ok_or_else(|| ReplayError::NoHost(name.clone()))?);
+    }
+    // Before any of them is built.
+    let added = |of: fn(&AddedHosts) -> usize| change.add.iter().map(of).fold(0, usize::saturating_add);
+    let cards: usize = history.hosts.iter().map(|host| host.devices.len()).sum();
+    for (what, count, most) in [
+        ("hosts", history.hosts.len().saturating_add(added(|one| one.hosts as usize)), HOSTS_MAX),
+        ("cards", cards.saturating_add(added(|one| one.hosts as usize * one.cards as usize)), CARDS_MAX),
+    ] {
+        if count > most {
+            return Err(ReplayError::Many { what, count, most });
+        }
     }
     for (group, added) in change.add.iter().enumerate() {
         let like = history.hosts.iter().find(|host| host.gpus().any(|card| is_like(card, added))).cloned();

@@ -2,13 +2,13 @@
 
 use super::ReplayError;
 use super::figures::{Course, Scarce};
-use super::history::{History, HistoryError, HistoryJob};
+use super::history::{History, HistoryError, HistoryJob, SPAN_MS_MAX};
 use super::stage::{queues, register};
 use crate::cluster::{Cluster, ClusterError};
 use rota_core::placement::PlanConfig;
 use rota_core::placement::score::Policy;
 use rota_protocol::command::{Command, Outcome};
-use rota_protocol::job::{AttemptEnd, AttemptState, JobSpec, JobState};
+use rota_protocol::job::{Actor, AttemptEnd, AttemptState, JobSpec, JobState, Role};
 use rota_protocol::plan::Move;
 use rota_protocol::work::Dependency;
 use rota_protocol::{JobId, Token};
@@ -137,7 +137,9 @@ impl<'h> Player<'h> {
         let history = self.history;
         let job = &history.jobs[at];
         let spec = self.spec(job);
-        let id = match self.cluster.submit(&job.tenant, &job.user, spec) {
+        // It was accepted once, whoever sent it: an operator may use queues that its tenant may not.
+        let actor = Actor { tenant: job.tenant.clone(), user: job.user.clone(), role: Role::Operator };
+        let id = match self.cluster.submit_by(actor, spec) {
             Ok(id) => id,
             Err(error) => return Err(refused("job", &job.job.to_string(), error)),
         };
@@ -148,8 +150,11 @@ impl<'h> Player<'h> {
         }
         let now_ms = self.cluster.now_ms();
         self.wakes.insert(now_ms + self.cluster.config.promise_after_ms);
-        let shifted = [job.begin_ms, job.deadline_ms].into_iter().flatten().map(|ms| ms + self.shift_ms);
-        self.wakes.extend(shifted.filter(|at_ms| *at_ms > now_ms));
+        let shifted =
+            [job.begin_ms, job.deadline_ms].into_iter().flatten().map(|ms| ms.saturating_add(self.shift_ms));
+        // What is due after all else is over is not waited for.
+        let until_ms = now_ms.saturating_add(SPAN_MS_MAX);
+        self.wakes.extend(shifted.filter(|at_ms| (now_ms + 1..until_ms).contains(at_ms)));
         if let (JobState::Cancelled, None, Some(ended_ms)) = (job.state, job.started_ms, job.ended_ms) {
             self.cancels.insert(((ended_ms + self.shift_ms).max(now_ms), id));
         }
@@ -217,14 +222,13 @@ impl<'h> Player<'h> {
         }
         if self.started.insert(at) {
             let submitted_ms = self.cluster.state().job(id).map_or(now_ms, |job| job.submitted_ms);
-            self.course.waits_ms.push(now_ms - submitted_ms);
+            self.course.waits_ms.push((at, now_ms - submitted_ms));
         }
         Ok(())
     }
 
     /// Those that were asked to end do so soon.
     fn evict(&mut self, victims: &[Token]) {
-        self.course.evictions = self.course.evictions.map(|count| count + victims.len() as u64);
         let now_ms = self.cluster.now_ms();
         let jobs: BTreeSet<JobId> = victims
             .iter()
@@ -251,6 +255,9 @@ impl<'h> Player<'h> {
             let held_milli = self.scarce.held_milli(attempt.gpu_milli, attempt.cpus_milli);
             self.course.held += u128::from(held_milli) * u128::from(ran_ms);
             self.course.to_ms = self.course.to_ms.max(at_ms);
+            if end == AttemptEnd::Preempted {
+                self.course.evictions = self.course.evictions.map(|count| count + 1);
+            }
             self.cluster.end(token, end, ran_ms)?;
             // Parts of a gang end with the one that was lost.
             self.see_ending(job, now_ms);
@@ -318,8 +325,11 @@ impl<'h> Player<'h> {
             layout: job.layout,
             after: job.after.iter().filter_map(parent).collect(),
             queue: job.queue.clone(),
-            begin_ms: job.begin_ms.map(|ms| ms + self.shift_ms),
-            deadline_ms: job.deadline_ms.map(|ms| ms + self.shift_ms),
+            begin_ms: job.begin_ms.map(|ms| ms.saturating_add(self.shift_ms)),
+            // Submissions may be moved past it: what was accepted is given up, not refused.
+            deadline_ms: job
+                .deadline_ms
+                .map(|ms| ms.saturating_add(self.shift_ms).max(self.cluster.now_ms() + 1)),
             preemptible: job.preemptible,
             requeue: job.requeue,
             ..JobSpec::default()

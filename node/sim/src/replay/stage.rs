@@ -5,7 +5,7 @@ use crate::cluster::{Cluster, ClusterError};
 use rota_protocol::BootId;
 use rota_protocol::command::{Command, Outcome, TokenUse};
 use rota_protocol::device::{HostFacts, HostRegistration};
-use rota_protocol::queue::QueueSpec;
+use rota_protocol::queue::{Amounts, QueueSpec};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The hash of the join tokens of a replay.
@@ -20,9 +20,20 @@ pub(super) fn queues(history: &History) -> Vec<QueueSpec> {
             users.entry(&job.queue[..end]).or_default();
         }
     }
+    // Whoever wrote the history need not have seen the queues above its own.
+    let mut promised: BTreeMap<&str, Amounts> = BTreeMap::new();
+    for queue in &history.queues {
+        for (end, _) in queue.name.match_indices('/') {
+            let above = &queue.name[..end];
+            users.entry(above).or_default();
+            let sum = promised.entry(above).or_default();
+            *sum = sum.plus(&queue.guarantee);
+        }
+    }
     let known: BTreeSet<&str> = history.queues.iter().map(|queue| queue.name.as_str()).collect();
     let open = users.into_iter().filter(|(name, _)| !known.contains(name)).map(|(name, tenants)| QueueSpec {
         tenants: tenants.into_iter().map(str::to_owned).collect(),
+        guarantee: promised.get(name).copied().unwrap_or_default(),
         ..QueueSpec::open(name)
     });
     let mut queues: Vec<QueueSpec> = history.queues.iter().cloned().chain(open).collect();

@@ -1,11 +1,14 @@
 //! Histories of a few jobs whose course can be told by hand, and files that are none.
 
-use super::history::{FORMAT, HistoryJob, VERSION};
+use super::history::{FORMAT, Held, HistoryJob, VERSION};
 use super::*;
 use rota_protocol::JobId;
 use rota_protocol::ask::{Ask, CARD_MILLI};
 use rota_protocol::job::JobState;
+use rota_protocol::queue::QueueSpec;
 use rota_protocol::work::{Dependency, GangSpec, Relation};
+
+mod told;
 
 /// The first submission, ms since the epoch.
 const T0: u64 = 1_700_000_000_000;
@@ -62,6 +65,7 @@ fn job(number: u64, at_s: u64, run_s: u64) -> HistoryJob {
         preemptible: true,
         requeue: true,
         ran_ms: vec![run_s * 1_000],
+        held: None,
     }
 }
 
@@ -221,7 +225,7 @@ fn what_is_wrong_is_named() {
 fn a_file_is_read_as_it_was_written() {
     let path = std::env::temp_dir().join(format!("rota-sim-history-{}.json", std::process::id()));
     let mut written = history(vec![host("a", 1), host("b", 2)], vec![job(1, 0, 100), job(2, 5, 3)]);
-    written.queues.push(rota_protocol::queue::QueueSpec::open("lab"));
+    written.queues.push(QueueSpec::open("lab"));
     std::fs::write(&path, written.text().unwrap()).unwrap();
     assert_eq!(History::read(&path).unwrap(), written);
     std::fs::write(&path, "{\n\"format\": \"rota-history\",\n\"version\": \"one\"}").unwrap();
@@ -234,7 +238,7 @@ fn a_file_is_read_as_it_was_written() {
 #[test]
 fn a_history_of_an_older_version_is_read() {
     let mut newest = history(vec![host("a", 1)], vec![job(1, 0, 100)]);
-    newest.queues.push(rota_protocol::queue::QueueSpec::open("lab"));
+    newest.queues.push(QueueSpec::open("lab"));
     let mut text: serde_json::Value =
         serde_json::from_str(&newest.text().expect("it is written")).expect("and is JSON");
     let mut take = |row: &str, name: &str| {

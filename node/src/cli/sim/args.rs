@@ -44,10 +44,10 @@ pub struct Seeds {
 /// `rota sim openb`
 #[derive(Debug, Args)]
 pub struct OpenbArgs {
-    /// The node list: sn, cpu_milli, memory_mib, gpu, model
+    /// The node list, comma-separated with a header: sn, cpu_milli, memory_mib, gpu, model
     #[arg(long, value_name = "FILE")]
     pub nodes: PathBuf,
-    /// The pod lists: name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec
+    /// The pod lists, comma-separated with a header: name, cpu_milli, memory_mib, num_gpu, gpu_milli, and gpu_spec if any
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub pods: Vec<PathBuf>,
     /// How hosts are compared: rota on the production scheduler, fgd, bestfit, packing, clustering, dotprod and random
@@ -80,9 +80,11 @@ pub struct OpenbArgs {
 /// `rota sim swf`
 #[derive(Debug, Args)]
 pub struct SwfArgs {
-    /// The log
+    /// The log, in the Standard Workload Format: 18 numbers a line, comments after a semicolon
     pub file: PathBuf,
-    /// Who decides: rota is the production scheduler
+    /// Who decides: rota is the production scheduler, rota-machine, rota-soft, rota-limits and rota-clairvoyant are its
+    /// rule without hosts; easy, easy-sjbf, easy-plus-plus, conservative, easy-clairvoyant and easy-sjbf-clairvoyant are
+    /// published
     #[arg(long, value_name = "POLICY,..", value_delimiter = ',', default_value = "rota", value_parser = swf_policy)]
     pub policy: Vec<SwfPolicy>,
     /// Processors of the machine, if not those of the log's header
@@ -102,14 +104,15 @@ pub struct SwfArgs {
 /// `rota sim gavel`
 #[derive(Debug, Args)]
 pub struct GavelArgs {
-    /// The table of measured speeds
+    /// The table of measured speeds in steps a second, as JSON: {"v100": {"('A3C', 1)": {"null": 12.5}}, "p100": .., "k80": ..}
     #[arg(long, value_name = "FILE")]
     pub throughputs: PathBuf,
     /// Mean arrivals an hour
     #[arg(long, value_name = "JOBS,..", value_delimiter = ',', default_value = "5.6", value_parser = rate)]
     pub rate: Vec<f64>,
-    /// Who decides: rota and rota-stated are the production scheduler, engine-* its rule on a compact engine of rounds,
-    /// the others are published
+    /// Who decides: rota and rota-stated are the production scheduler, engine-blind, engine-known, engine-learning,
+    /// engine-blind-sharing and engine-known-sharing its rule on a compact engine of rounds; fifo-blind, fifo-aware,
+    /// las-blind and las-aware are published
     #[arg(long, value_name = "POLICY,..", value_delimiter = ',', default_value = "rota", value_parser = gavel_policy)]
     pub policy: Vec<GavelPolicy>,
     /// What a start after a pause costs a job on the production scheduler, such as 30s
@@ -132,16 +135,17 @@ pub struct GavelArgs {
 /// `rota sim shockwave`
 #[derive(Debug, Args)]
 pub struct ShockwaveArgs {
-    /// The job trace
+    /// The job trace, tabs between its 12 columns: program, command, folder, flag, -, steps, GPUs, mode, -, -, -, arrival
     #[arg(long, value_name = "FILE")]
     pub trace: PathBuf,
-    /// The table of measured speeds
+    /// The table of measured speeds in steps a second, as JSON: {"v100": {"('LM (batch size 10)', 1)": {"null": 12.5}}}
     #[arg(long, value_name = "FILE")]
     pub throughputs: PathBuf,
     /// GPUs, all equal, each a host of its own
     #[arg(long, value_name = "GPUS,..", value_delimiter = ',', default_value = "32", value_parser = clap::value_parser!(u32).range(1..=HOSTS_MAX as i64))]
     pub gpus: Vec<u32>,
-    /// Who decides
+    /// Who decides: rota and rota-foreseen are the production scheduler, engine and engine-foreseen its rule on a compact
+    /// engine of rounds, max-min is published
     #[arg(long, value_name = "POLICY,..", value_delimiter = ',', default_value = "rota", value_parser = shockwave_policy)]
     pub policy: Vec<ShockwavePolicy>,
     /// Runs side by side
@@ -155,10 +159,10 @@ pub struct ShockwaveArgs {
 /// `rota sim replay`
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
-    /// What `rota history --json` wrote
+    /// What `rota history --json` wrote: one JSON document, "format": "rota-history", "version": 1
     pub file: PathBuf,
-    /// What if hosts were compared in this way
-    #[arg(long, value_parser = openb_policy)]
+    /// What if hosts were compared in this way: rota, fgd, bestfit, packing, clustering, dotprod or random
+    #[arg(long, value_name = "POLICY", value_parser = openb_policy)]
     pub policy: Option<Policy>,
     /// What if there were more hosts, such as 4x8xH100 or 4x8xH100:80GiB; may be repeated
     #[arg(long, value_name = "HOSTSxCARDSxMODEL", value_parser = added_hosts)]
@@ -270,6 +274,27 @@ mod tests {
         {
             assert!(added_hosts(wrong).is_err(), "{wrong}");
         }
+    }
+
+    /// A reader of the help knows what can be named, and what files are read.
+    #[test]
+    fn help_names_every_policy_and_format() {
+        fn help<A: Args>(policies: &[&str], formats: &[&str]) {
+            let text = A::augment_args(clap::Command::new("sim")).render_long_help().to_string();
+            let words: Vec<&str> = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).collect();
+            for policy in policies {
+                assert!(words.contains(policy), "{policy}\n{text}");
+            }
+            for format in formats {
+                assert!(text.contains(format), "{format}\n{text}");
+            }
+        }
+        let hosts = Policy::ALL.map(Policy::name);
+        help::<OpenbArgs>(&hosts, &["sn, cpu_milli", "num_gpu, gpu_milli"]);
+        help::<ReplayArgs>(&hosts, &["rota history --json", "\"rota-history\""]);
+        help::<SwfArgs>(&SwfPolicy::ALL.map(SwfPolicy::name), &["Standard Workload Format"]);
+        help::<GavelArgs>(&GavelPolicy::ALL.map(GavelPolicy::name), &["{\"v100\": {\"('A3C', 1)\""]);
+        help::<ShockwaveArgs>(&ShockwavePolicy::ALL.map(ShockwavePolicy::name), &["12 columns", "{\"v100\""]);
     }
 
     #[test]

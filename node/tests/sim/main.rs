@@ -2,6 +2,8 @@
 //! own.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod bounds;
+
 use rota_node::lab::{Lab, LabOptions};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -247,14 +249,23 @@ fn files_that_are_no_inputs_are_named_with_line_and_field() {
             refused(&["sim", "swf", &files.put("s.swf", swf().replace("; MaxProcs", "; Procs"))]),
             "give the number of processors",
         ),
-        (refused(&["sim", "replay", &nodes]), "nodes.csv: expected value at line 1 column 1"),
+        (
+            refused(&["sim", "replay", &nodes]),
+            "nodes.csv: this is no history of a cluster, as `rota history --json` writes it: expected value at line 1",
+        ),
         (
             refused(&["sim", "replay", &files.put("h.json", HISTORY.replace("ASK", "{}"))]),
             "missing field `gpu_milli` at line 5",
         ),
-        (refused(&["sim", "gavel", "--throughputs", &nodes]), "malformed: expected value at line 1 column 1"),
+        (
+            refused(&["sim", "gavel", "--throughputs", &nodes]),
+            "nodes.csv: this is no table of speeds, such as",
+        ),
         (refused(&["sim", "gavel", "--throughputs", &files.put("t.json", "{\"v100\": {}}")]), "lacks p100"),
-        (refused(&["sim", "shockwave", "--trace", &pods, "--throughputs", &nodes]), "line 1 of the trace"),
+        (
+            refused(&["sim", "shockwave", "--trace", &pods, "--throughputs", &nodes]),
+            "pods.csv:1: 1 columns, want 12",
+        ),
         (
             refused(&["sim", "openb", "--nodes", &nodes, "--pods", &pods, "--policy", "fdg"]),
             "there are rota, fgd",
