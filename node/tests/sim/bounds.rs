@@ -132,7 +132,8 @@ fn speeds_and_rates_beyond_their_bounds() {
 fn benches_of_more_hosts_than_a_cluster_has() {
     for bench in ["plan", "reclaim", "replicas"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rota"));
-        let output = command.args(["bench", bench, "--hosts", "20000"]).stdin(Stdio::null()).output().unwrap();
+        let output =
+            command.args(["bench", bench, "--hosts", "20000"]).stdin(Stdio::null()).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains("1..=19999"), "{said}");
