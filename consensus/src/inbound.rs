@@ -68,7 +68,7 @@ impl Inbound {
     ) -> Result<AppendEntriesResponse<Rota>, RaftError<Rota>> {
         let last = pipeline::last_index(&rpc.entries);
         // Also what only tells of a commit: it stands behind entries that may be on their way.
-        self.turn.comes(rpc.prev_log_id.as_ref()).await;
+        self.turn.comes(rpc.prev_log_id.as_ref(), |before| self.log.0.memory().holds(before)).await;
         let mut taken = pin!(self.raft.append_entries(rpc));
         // The first poll puts them into the queue of the raft core, unless that is full.
         let first = poll_fn(|cx| Poll::Ready(taken.as_mut().poll(cx))).await;

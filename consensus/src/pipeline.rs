@@ -137,10 +137,12 @@ impl Turn {
         Self(watch::Sender::new(last.map_or(0, |id| id.index)))
     }
 
-    /// Waits until what is before `prev` was handed over, or for a moment.
-    pub(crate) async fn comes(&self, prev: Option<&LogId>) {
-        let Some(prev) = prev.map(|id| id.index) else { return };
-        if *self.0.borrow() < prev {
+    /// Waits until what is before `prev` was handed over, or for a moment. What the log `holds` already waits for nothing:
+    /// a new leader looks for where their logs agree, back and forth.
+    pub(crate) async fn comes(&self, prev: Option<&LogId>, holds: impl FnOnce(&LogId) -> bool) {
+        let Some(before) = prev else { return };
+        let prev = before.index;
+        if *self.0.borrow() < prev && !holds(before) {
             let mut handed = self.0.subscribe();
             // Late or never: raft says what it makes of the gap.
             let _ = timeout(EARLY_WAIT, handed.wait_for(|upto| *upto >= prev)).await;
@@ -274,17 +276,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_came_too_early_waits_for_its_turn_but_not_for_ever() {
         let turn = Arc::new(Turn::new(Some(&log_id(1, 4))));
-        turn.comes(Some(&log_id(1, 4))).await;
+        turn.comes(Some(&log_id(1, 4)), |_| false).await;
         let early = tokio::spawn({
             let turn = turn.clone();
-            async move { turn.comes(Some(&log_id(1, 7))).await }
+            async move { turn.comes(Some(&log_id(1, 7)), |_| false).await }
         });
         tokio::task::yield_now().await;
         assert!(!early.is_finished());
         turn.handed(Some(7));
         early.await.expect("it does not panic");
         let begun = tokio::time::Instant::now();
-        turn.comes(Some(&log_id(1, 99))).await;
+        turn.comes(Some(&log_id(1, 99)), |_| false).await;
+        assert_eq!(begun.elapsed(), EARLY_WAIT);
+        // A leader that looks for where the logs agree sends again what is here for long.
+        turn.handed(Some(3));
+        turn.comes(Some(&log_id(1, 5)), |before| *before == log_id(1, 5)).await;
         assert_eq!(begun.elapsed(), EARLY_WAIT);
     }
 }

@@ -94,6 +94,12 @@ impl Memory {
         self.last_entry().or(self.purged.as_ref())
     }
 
+    /// Whether this very entry is in memory, or the last one that was cut.
+    pub(crate) fn holds(&self, id: &LogId) -> bool {
+        self.purged.as_ref() == Some(id)
+            || self.entries.get(&id.index).is_some_and(|entry| entry.log_id == *id)
+    }
+
     /// Term, index and checksum of entries from an index on.
     pub(crate) fn checksums_from(&self, index: u64) -> Vec<((u64, u64), u32)> {
         let entries = self.entries.range(index..);

@@ -1,4 +1,4 @@
-//! Rows of what is proposed: R7, R9, R10.
+//! Rows of what is proposed, and of who leads: R7, R9, R10.
 
 use super::super::client::spec;
 use super::super::lab::{Failure, Lab};
@@ -77,6 +77,28 @@ pub(super) async fn answer_lost(attempt: &mut Attempt) -> Result<(), Failure> {
     answers.dedup();
     attempt.must(answers.len() <= 1, || format!("R9: one request was answered by {answers:?}"));
     lab.start(leader).await.map_err(|error| error.to_string())?;
+    attempt.close(lab).await.map(|_| ())
+}
+
+/// The lead goes round by plan under load, behind a log in which a new leader has to look for where the others agree with it.
+pub(super) async fn lead_goes_round(attempt: &mut Attempt) -> Result<(), Failure> {
+    let (lab, _) = at_work(attempt, 3, 8).await?;
+    sleep(Duration::from_secs(5)).await;
+    for _ in 0..6 {
+        let leader = lab.leader(PATIENCE).await?;
+        let door = lab.door(leader)?;
+        let last = door.peer.status().last_log;
+        attempt.must(last > 300, || format!("not exercised: the log has only {last} entries"));
+        let from = lab.now_ms();
+        let moved = door.chance.scope(door.peer.transfer_leader(None)).await;
+        attempt.must(moved.is_ok(), || format!("R9: the lead stays with {leader}: {moved:?}"));
+        sleep(Duration::from_millis(500)).await;
+        let gap = lab.clients.history.longest_gap(from, lab.now_ms());
+        attempt.must(gap <= 100, || {
+            format!("R9: the lead left {leader}, and nothing was answered for {gap} ms")
+        });
+        attempt.took(gap);
+    }
     attempt.close(lab).await.map(|_| ())
 }
 
