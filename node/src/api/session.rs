@@ -260,8 +260,7 @@ async fn answer(node: &Arc<Node>, caller: Caller, request: ApiRequest, answers: 
         other => other,
     };
     let Some(_inside) = node.serving.enter() else {
-        let error = PublicError::new(ErrorCode::NoLeader, "this agent is stopping: ask another host");
-        answers.send(false, Err(error.retry_after(100))).await;
+        answers.send(false, Err(stopping())).await;
         return;
     };
     let (kind, result) = match request {
@@ -274,6 +273,11 @@ async fn answer(node: &Arc<Node>, caller: Caller, request: ApiRequest, answers: 
     metrics::histogram!(crate::meters::API_SECONDS, "kind" => kind, "result" => outcome)
         .record(started.elapsed().as_secs_f64());
     answers.send(false, result).await;
+}
+
+/// To whoever comes when this agent has begun to stop.
+pub(super) fn stopping() -> PublicError {
+    PublicError::new(ErrorCode::NoLeader, "this agent is stopping: ask another host").retry_after(100)
 }
 
 /// Writes answers as they come, those that are ready together in one go.

@@ -2,8 +2,9 @@
 //! many clients of its own, pays for one task and one wake-up instead of one for each.
 
 use super::caller::Caller;
-use super::session::Answers;
+use super::session::{Answers, stopping};
 use super::write::{self, Results};
+use crate::lead::Serving;
 use crate::node::Node;
 use rota_protocol::api::ApiReply;
 use rota_protocol::error::PublicError;
@@ -43,7 +44,19 @@ impl Together {
 
     /// Submits all, and gives each call its own answer.
     pub(super) async fn answer(self, node: &Node, caller: &Caller) {
-        self.answer_by(async |jobs| write::submit(node, caller, jobs).await).await;
+        self.answer_inside(&node.serving, async |jobs| write::submit(node, caller, jobs).await).await;
+    }
+
+    /// A stop waits for them, as for any call; when it has begun, they are told to ask another host.
+    async fn answer_inside(
+        self,
+        serving: &Serving,
+        submit: impl AsyncFnOnce(Vec<(RequestId, JobSpec)>) -> Result<Results<JobId>, PublicError>,
+    ) {
+        match serving.enter() {
+            Some(_inside) => self.answer_by(submit).await,
+            None => self.answer_by(async |_| Err(stopping())).await,
+        }
     }
 
     async fn answer_by(
@@ -123,6 +136,22 @@ mod tests {
             assert_eq!(told.next().await, Some((seq, Err(busy.clone()))));
         }
         assert_eq!(told.next().await, None);
+    }
+
+    /// A stop waits until they are answered, and whoever comes after it has begun is sent on.
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_waits_for_them_and_lets_no_more_in() {
+        let (mut told, serving, began) = (Answered::new(), Serving::default(), tokio::time::Instant::now());
+        let late = joined(&told, &[1]);
+        let inside = joined(&told, &[1]).answer_inside(&serving, async |jobs| {
+            tokio::time::sleep(Duration::from_millis(7)).await;
+            Ok(jobs.into_iter().map(|(id, _)| Ok(JobId(id.0 as u64))).collect())
+        });
+        tokio::join!(inside, serving.close(Duration::from_secs(60)));
+        assert!(began.elapsed() >= Duration::from_millis(7), "the stop came before the answer");
+        assert_eq!(told.next().await, Some((1, Ok(ApiReply::Submitted(vec![Ok(JobId(100))])))));
+        late.answer_inside(&serving, async |_| unreachable!("it is stopping")).await;
+        assert_eq!(told.next().await, Some((1, Err(stopping()))));
     }
 
     #[test]
