@@ -217,7 +217,7 @@ impl Default for Tuning {
             keep_entries: 1_000,
             whole_entries: 1_024,
             compare_ms: 5_000,
-            snapshot_log_bytes: 16 << 20,
+            snapshot_log_bytes: 64 << 20,
             newest: rota_protocol::version::NEWEST,
             disk: disk::real(),
             wall_ms: Arc::new(|| {

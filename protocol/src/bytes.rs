@@ -1,8 +1,9 @@
 //! Byte strings for serde as one piece: the same bytes on the wire as a list of `u8`, without a call for each.
-//! Used as `#[serde(with = "crate::bytes")]`.
+//! Used as `#[serde(with = "crate::bytes")]`; for lists of them, and of pairs of them, as `crate::bytes::list` and
+//! `crate::bytes::pairs`.
 
-use serde::de::{Error, Visitor};
-use serde::{Deserializer, Serializer};
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
 /// Writes the length and the bytes.
@@ -19,7 +20,7 @@ pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S:
 /// The deserializer's own.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     struct Bytes;
-    impl Visitor<'_> for Bytes {
+    impl<'de> Visitor<'de> for Bytes {
         type Value = Vec<u8>;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("bytes")
@@ -30,8 +31,75 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>
         fn visit_byte_buf<E: Error>(self, bytes: Vec<u8>) -> Result<Vec<u8>, E> {
             Ok(bytes)
         }
+        /// Formats for people have no bytes, but lists of numbers.
+        fn visit_seq<A: SeqAccess<'de>>(self, mut numbers: A) -> Result<Vec<u8>, A::Error> {
+            let mut bytes = Vec::new();
+            while let Some(byte) = numbers.next_element()? {
+                bytes.push(byte);
+            }
+            Ok(bytes)
+        }
     }
     deserializer.deserialize_byte_buf(Bytes)
+}
+
+/// One of a list, to be written.
+struct Lent<'a>(&'a [u8]);
+
+impl Serialize for Lent<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+/// One of a list that was read.
+#[derive(Deserialize)]
+struct Owned(#[serde(with = "self")] Vec<u8>);
+
+/// Byte strings one behind the other.
+pub mod list {
+    use super::{Deserialize, Deserializer, Lent, Owned, Serializer};
+
+    /// Writes their number and each of them.
+    ///
+    /// # Errors
+    /// The serializer's own.
+    pub fn serialize<S: Serializer>(list: &[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(list.iter().map(|one| Lent(one)))
+    }
+
+    /// Reads what [`serialize`] wrote.
+    ///
+    /// # Errors
+    /// The deserializer's own.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<u8>>, D::Error> {
+        let list = Vec::<Owned>::deserialize(deserializer)?;
+        Ok(list.into_iter().map(|one| one.0).collect())
+    }
+}
+
+/// Pairs of byte strings one behind the other.
+pub mod pairs {
+    use super::{Deserialize, Deserializer, Lent, Owned, Serializer};
+
+    /// Writes their number and each of them.
+    ///
+    /// # Errors
+    /// The serializer's own.
+    pub fn serialize<S: Serializer>(pairs: &[(Vec<u8>, Vec<u8>)], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(pairs.iter().map(|(key, value)| (Lent(key), Lent(value))))
+    }
+
+    /// Reads what [`serialize`] wrote.
+    ///
+    /// # Errors
+    /// The deserializer's own.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, D::Error> {
+        let pairs = Vec::<(Owned, Owned)>::deserialize(deserializer)?;
+        Ok(pairs.into_iter().map(|(key, value)| (key.0, value.0)).collect())
+    }
 }
 
 #[cfg(test)]
@@ -55,6 +123,29 @@ mod tests {
             assert_eq!(crate::codec::encode(&piece).expect("encodes"), list);
             let back: Piece = crate::codec::decode(&list, 1 << 20).expect("decodes");
             assert_eq!(back, piece);
+        }
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Lists {
+        #[serde(with = "super::list")]
+        words: Vec<Vec<u8>>,
+        #[serde(with = "super::pairs")]
+        settings: Vec<(Vec<u8>, Vec<u8>)>,
+    }
+
+    /// On the wire and to people.
+    #[test]
+    fn lists_look_as_lists_of_lists_of_numbers_do() {
+        let word = |len: usize| (0..len).map(|n| n as u8).collect::<Vec<u8>>();
+        for count in [0, 1, 3] {
+            let words: Vec<_> = (0..count).map(|n| word(n * 250)).collect();
+            let settings: Vec<_> = words.iter().map(|one| (one.clone(), word(7))).collect();
+            let plain = (words.clone(), settings.clone());
+            let lists = Lists { words, settings };
+            let bytes = crate::codec::encode(&plain).expect("encodes");
+            assert_eq!(crate::codec::encode(&lists).expect("encodes"), bytes);
+            assert_eq!(crate::codec::decode::<Lists>(&bytes, 1 << 20).expect("decodes"), lists);
         }
     }
 

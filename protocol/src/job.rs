@@ -84,10 +84,13 @@ pub struct JobSpec {
     /// For people; need not be unique.
     pub name: String,
     /// Program and arguments, byte for byte.
+    #[serde(with = "crate::bytes::list")]
     pub argv: Vec<Vec<u8>>,
     /// Environment, byte for byte, without Rota's own variables.
+    #[serde(with = "crate::bytes::pairs")]
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
     /// Working directory on the host that runs it; it must exist there.
+    #[serde(with = "crate::bytes")]
     pub workdir: Vec<u8>,
     /// What each task needs.
     pub ask: Ask,

@@ -3,7 +3,10 @@
 //!
 //! What this is not: no format. Snapshots have the [`JobSpec`] itself.
 
+mod lent;
+
 use crate::hash::Digest;
+use lent::Lent;
 use rota_protocol::ask::Ask;
 use rota_protocol::job::JobSpec;
 use serde::{Deserialize, Serialize, Serializer};
@@ -26,18 +29,19 @@ impl Spec {
     /// All of it, as it was submitted.
     #[must_use]
     pub fn whole(&self) -> JobSpec {
-        let mut at = &*self.process;
-        let args = u32_of(&mut at).unwrap_or_default();
-        let mut text = || {
-            let len = u32_of(&mut at)?;
-            let (text, after) = at.split_at_checked(len as usize)?;
-            at = after;
-            Some(text.to_vec())
-        };
+        let (args, mut texts) = self.texts();
+        let mut text = || texts.next().map(<[u8]>::to_vec);
         let workdir = text().unwrap_or_default();
         let argv = (0..args).map_while(|_| text()).collect();
         let env = std::iter::from_fn(|| Some((text()?, text()?))).collect();
         JobSpec { argv, env, workdir, ..(*self.rest).clone() }
+    }
+
+    /// The number of arguments; then the working directory, the arguments, key and value of each variable.
+    fn texts(&self) -> (u32, Texts<'_>) {
+        let mut at = &*self.process;
+        let args = u32_of(&mut at).unwrap_or_default();
+        (args, Texts(at))
     }
 
     /// Sets the time limit, in ms: for jobs that are only imagined.
@@ -102,6 +106,21 @@ impl PartialEq for Pool {
 
 impl Eq for Pool {}
 
+/// Byte strings, each behind its length.
+#[derive(Clone)]
+struct Texts<'a>(&'a [u8]);
+
+impl<'a> Iterator for Texts<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let len = u32_of(&mut self.0)?;
+        let (text, after) = self.0.split_at_checked(len as usize)?;
+        self.0 = after;
+        Some(text)
+    }
+}
+
 fn u32_of(at: &mut &[u8]) -> Option<u32> {
     let (bytes, after) = at.split_first_chunk()?;
     *at = after;
@@ -138,9 +157,10 @@ impl Deref for Spec {
     }
 }
 
+/// Written without being put together first: a snapshot has a million of them.
 impl Serialize for Spec {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.whole().serialize(serializer)
+        Lent::of(self).serialize(serializer)
     }
 }
 
