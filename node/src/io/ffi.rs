@@ -4,8 +4,10 @@
 
 pub mod cage;
 pub mod devices;
+mod memory;
 mod signals;
 
+pub use memory::join_what_is_freed;
 pub use signals::{Received, call_signal, queue_call, read_signal, signal, signal_fd, take_signals};
 
 use cage::Steps;
