@@ -5,6 +5,7 @@
 
 mod builder;
 mod handed;
+mod patient;
 
 use crate::changes::{FeedFault, Ring};
 use crate::config::{
@@ -353,7 +354,7 @@ impl RaftStateMachine<Rota> for Machine {
     {
         while let Some(item) = entries.next().await {
             let (entry, responder) = item?;
-            let reply = self.apply_one(entry)?;
+            let reply = self.apply_patiently(entry).await?;
             if let Some(responder) = responder {
                 responder.send(reply);
             }
