@@ -82,11 +82,13 @@ pub mod list {
 pub mod pairs {
     use super::{Deserialize, Deserializer, Lent, Owned, Serializer};
 
+    type Pair = (Vec<u8>, Vec<u8>);
+
     /// Writes their number and each of them.
     ///
     /// # Errors
     /// The serializer's own.
-    pub fn serialize<S: Serializer>(pairs: &[(Vec<u8>, Vec<u8>)], serializer: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(pairs: &[Pair], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(pairs.iter().map(|(key, value)| (Lent(key), Lent(value))))
     }
 
@@ -94,9 +96,7 @@ pub mod pairs {
     ///
     /// # Errors
     /// The deserializer's own.
-    pub fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
         let pairs = Vec::<(Owned, Owned)>::deserialize(deserializer)?;
         Ok(pairs.into_iter().map(|(key, value)| (key.0, value.0)).collect())
     }

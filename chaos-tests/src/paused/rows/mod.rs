@@ -124,7 +124,7 @@ rows! {
     "R7", None, raft::unknown_command, "an entry of a newer format halts the peer, and is not skipped";
     "R8", Some(2_500), copies::part, "one host applies in another order: from the first difference until that host stops";
     "R9", Some(2_500), raft::answer_lost, "the answer lost and the leader changed: until the same answer is given";
-    "R9b", Some(100), raft::lead_goes_round, "the lead handed over, 6 times: longest gaps of writes";
+    "R9b", Some(100), raft::lead_goes_round, "the lead handed over, 4 times: longest gaps of writes";
     "R10", None, raft::largest_entry, "an entry of the greatest size passes, one byte more is refused";
 }
 

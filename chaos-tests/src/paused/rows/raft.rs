@@ -82,9 +82,9 @@ pub(super) async fn answer_lost(attempt: &mut Attempt) -> Result<(), Failure> {
 
 /// The lead goes round by plan under load, behind a log in which a new leader has to look for where the others agree with it.
 pub(super) async fn lead_goes_round(attempt: &mut Attempt) -> Result<(), Failure> {
-    let (lab, _) = at_work(attempt, 3, 8).await?;
-    sleep(Duration::from_secs(5)).await;
-    for _ in 0..6 {
+    let (lab, _) = at_work(attempt, 3, 5).await?;
+    sleep(Duration::from_secs(3)).await;
+    for _ in 0..4 {
         let leader = lab.leader(PATIENCE).await?;
         let door = lab.door(leader)?;
         let last = door.peer.status().last_log;
