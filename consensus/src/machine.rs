@@ -9,7 +9,7 @@ mod patient;
 
 use crate::changes::{FeedFault, Ring};
 use crate::config::{
-    EntryPayload, Faults, LogEntry, LogId, Membership, Reply, Rota, SnapshotMeta, StoredMembership, Tuning,
+    EntryPayload, Faults, LogEntry, LogId, Reply, Rota, SnapshotMeta, StoredMembership, Tuning,
 };
 use crate::disk::{Disk, Step};
 use crate::follow::Mark;
@@ -263,7 +263,7 @@ impl Machine {
                 }
                 (None, EntryPayload::Membership(membership)) => {
                     replica.state.skip(index);
-                    replica.membership = stored(entry.log_id, membership);
+                    replica.membership = StoredMembership::new(Some(entry.log_id), membership);
                     (Reply::default(), Vec::new())
                 }
                 (None, _) => {
@@ -315,10 +315,6 @@ fn disorder(entry: &mut Entry) -> bool {
         entry.proposals.reverse();
     }
     turns
-}
-
-fn stored(id: LogId, membership: Membership) -> StoredMembership {
-    StoredMembership::new(Some(id), membership)
 }
 
 pub(crate) fn decode(bytes: &[u8], index: u64, newest: u16) -> io::Result<Entry> {
