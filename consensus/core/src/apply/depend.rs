@@ -1,9 +1,12 @@
 //! Dependencies: what a parent's end does to the jobs that wait for it. The table of relations and ends is
-//! `of_job`; for element-wise dependencies it is `of_task`.
+//! `of_job`; for element-wise dependencies it is `of_tasks`, which costs by runs of tasks that ended alike: a million
+//! tasks that are cancelled at once are one run.
 
 use super::{Event, Step, change_job};
 use crate::state::State;
 use crate::state::job::Job;
+use crate::state::ordinals::Ordinals;
+use crate::state::runs::Runs;
 use rota_protocol::JobId;
 use rota_protocol::job::JobState;
 use rota_protocol::work::{Dependency, Relation};
@@ -34,21 +37,16 @@ pub(super) fn parent_changed(state: &mut State, step: &mut Step, parent: JobId, 
     }
 }
 
-/// Something that a job's blocked tasks wait for is not over. Of very long arrays only the first tasks are looked at.
+/// Something that each of a job's blocked tasks waits for is not over.
 pub(crate) fn still_waits(state: &State, job: &Job) -> bool {
-    const TASKS_LOOKED_AT: usize = 4_096;
     let whole = job.spec.after.iter().filter(|dep| !dep.each).map(|dep| of_job(state, dep));
     match whole.fold(Standing::Met, worse) {
         Standing::Open => return true,
         Standing::Never => return false,
         Standing::Met => {}
     }
-    let each = || job.spec.after.iter().filter(|dep| dep.each);
-    let waits = |ordinal: u32| {
-        let index = job.task(ordinal).index;
-        each().map(|dep| of_task(state, dep, index)).fold(Standing::Met, worse) == Standing::Open
-    };
-    job.blocked.ranges().flat_map(|(start, end)| start..end).take(TASKS_LOOKED_AT).all(waits)
+    let settled = Settled::of(state, job, hull(&job.blocked));
+    settled.open.is_empty() && settled.lost.is_empty()
 }
 
 /// Brings a new job's waiting tasks in line with its parents as they are.
@@ -92,33 +90,19 @@ fn settle(
 /// Element by element: all that are blocked, or the one of `index`.
 fn by_elements(state: &mut State, step: &mut Step, child: JobId, index: Option<u32>) -> Option<Option<u32>> {
     let job = state.job(child)?;
-    let ordinals: Vec<u32> = match index {
-        Some(index) => job.ordinal(index).filter(|o| job.blocked.contains(*o)).into_iter().collect(),
-        None => job.blocked.ranges().flat_map(|(start, end)| start..end).collect(),
+    let window = match index {
+        Some(index) => job.ordinal(index).map_or((0, 0), |ordinal| (ordinal, ordinal + 1)),
+        None => hull(&job.blocked),
     };
-    let mut open = Vec::new();
-    let mut lost = Vec::new();
-    for ordinal in ordinals {
-        let index = job.task(ordinal).index;
-        let each = job.spec.after.iter().filter(|dep| dep.each);
-        match each.map(|dep| of_task(state, dep, index)).fold(Standing::Met, worse) {
-            Standing::Met => open.push(ordinal),
-            Standing::Never => lost.push(ordinal),
-            Standing::Open => {}
-        }
-    }
+    let Settled { open, lost } = Settled::of(state, job, window);
     if open.is_empty() && lost.is_empty() {
         return None;
     }
     let failed = !lost.is_empty();
     let (_, ended) = change_job(state, child, step.now_ms, |job| {
-        for ordinal in open {
-            job.blocked.remove(ordinal);
-            job.pending.insert(ordinal);
-        }
-        for ordinal in &lost {
-            job.blocked.remove(*ordinal);
-            job.cancelled.insert(*ordinal);
+        move_runs(&open, &mut job.blocked, &mut job.pending);
+        move_runs(&lost, &mut job.blocked, &mut job.cancelled);
+        if failed {
             job.verdict.get_or_insert(JobState::DependencyFailed);
         }
     })?;
@@ -130,6 +114,41 @@ fn by_elements(state: &mut State, step: &mut Step, child: JobId, index: Option<u
         (false, true) => Some(index),
         (false, false) => None,
     }
+}
+
+/// Which of a child's blocked tasks wait no more.
+struct Settled {
+    /// They may start.
+    open: Runs,
+    /// They never can.
+    lost: Runs,
+}
+
+impl Settled {
+    /// Of those in `window`, as far as what is waited for element by element is concerned.
+    fn of(state: &State, child: &Job, window: (u32, u32)) -> Self {
+        let blocked = Runs::of(&child.blocked, window);
+        let (mut open, mut lost) = (blocked.clone(), Runs::default());
+        for dep in child.spec.after.iter().filter(|dep| dep.each) {
+            let (met, never) = of_tasks(state, dep, child, window);
+            open = open.and(&met);
+            lost = lost.or(&never);
+        }
+        Self { open: open.minus(&lost), lost: blocked.and(&lost) }
+    }
+}
+
+fn move_runs(runs: &Runs, from: &mut Ordinals, to: &mut Ordinals) {
+    for (start, end) in runs.iter() {
+        from.remove_range(start, end);
+        to.insert_range(start, end);
+    }
+}
+
+/// From the first to one past the last.
+fn hull(set: &Ordinals) -> (u32, u32) {
+    let first = set.ranges().next().map_or(0, |(start, _)| start);
+    (first, set.end())
 }
 
 fn never(state: &mut State, step: &mut Step, child: JobId) {
@@ -171,20 +190,31 @@ fn failed_after_start(parent: &Job) -> bool {
     }
 }
 
-/// The same for the parent's task of one index.
-fn of_task(state: &State, dep: &Dependency, index: u32) -> Standing {
-    let Some(parent) = state.job(dep.job) else {
-        return Standing::Never;
+/// The same for the parent's tasks in `window`: those of which it is met, and those of which it never will be. The
+/// others are open. Parent and child have the same indices, so each task stands where its counterpart does.
+fn of_tasks(state: &State, dep: &Dependency, child: &Job, window: (u32, u32)) -> (Runs, Runs) {
+    let indices = |job: &Job| job.spec.array.map(|array| (array.start, array.end, array.step));
+    let Some(parent) = state.job(dep.job).filter(|parent| indices(parent) == indices(child)) else {
+        return (Runs::default(), Runs::of(&Ordinals::full(child.tasks()), window));
     };
-    let Some(ordinal) = parent.ordinal(index) else {
-        return Standing::Never;
-    };
-    let succeeded = parent.succeeded.contains(ordinal);
-    let failed = parent.failed.contains(ordinal);
-    if !succeeded && !failed && !parent.cancelled.contains(ordinal) {
-        return Standing::Open;
+    let of = |set: &Ordinals| Runs::of(set, window);
+    let (succeeded, cancelled) = (of(&parent.succeeded), of(&parent.cancelled));
+    let started = cancelled.and(&of(&parent.stopped));
+    let never_started = cancelled.minus(&started);
+    // How they ended: well, otherwise after a start, and without one.
+    let ends = [
+        (succeeded, true, false),
+        (of(&parent.failed).or(&started), false, true),
+        (never_started, false, false),
+    ];
+    let (mut met, mut never) = (Runs::default(), Runs::default());
+    for (runs, succeeded, failed_after_start) in ends {
+        match of_end(dep.relation, succeeded, failed_after_start) {
+            Standing::Met => met = met.or(&runs),
+            Standing::Never | Standing::Open => never = never.or(&runs),
+        }
     }
-    of_end(dep.relation, succeeded, failed || parent.stopped.contains(ordinal))
+    (met, never)
 }
 
 fn of_end(relation: Relation, succeeded: bool, failed_after_start: bool) -> Standing {
@@ -203,3 +233,6 @@ fn worse(a: Standing, b: Standing) -> Standing {
         _ => Standing::Met,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,6 +19,7 @@ pub(crate) mod parted;
 pub mod queue;
 pub mod rare;
 pub(crate) mod reservation;
+pub(crate) mod runs;
 pub mod spec;
 pub mod speeds;
 pub mod tally;

@@ -72,6 +72,29 @@ impl Ordinals {
         one.into_iter().chain(many.into_iter().flatten().map(|(start, end)| (*start, *end)))
     }
 
+    /// One past the last; 0 if there is none.
+    pub(crate) fn end(&self) -> u32 {
+        match &self.0 {
+            Shape::One(_, end) => *end,
+            Shape::Many(ranges) => ranges.ends.last_key_value().map_or(0, |(_, end)| *end),
+        }
+    }
+
+    /// What of the ranges lies in `window`, in order.
+    pub(crate) fn within(&self, window: (u32, u32)) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let (from, to) = window;
+        let (one, many) = match &self.0 {
+            Shape::One(start, end) => (Some((*start, *end)), None),
+            Shape::Many(ranges) => {
+                // The range that begins before the window may reach into it.
+                let before = ranges.ends.range(..from).next_back().map(|(start, end)| (*start, *end));
+                (before, (from < to).then(|| ranges.ends.range(from..to)))
+            }
+        };
+        let all = one.into_iter().chain(many.into_iter().flatten().map(|(start, end)| (*start, *end)));
+        all.map(move |(start, end)| (start.max(from), end.min(to))).filter(|(start, end)| start < end)
+    }
+
     /// Adds one; false if it was there.
     pub fn insert(&mut self, ordinal: u32) -> bool {
         if ordinal == u32::MAX || self.contains(ordinal) {
@@ -86,21 +109,29 @@ impl Ordinals {
         if !self.contains(ordinal) {
             return false;
         }
+        self.remove_range(ordinal, ordinal + 1);
+        true
+    }
+
+    /// Takes `start..end` out, all of which must be in it.
+    pub(crate) fn remove_range(&mut self, start: u32, end: u32) {
+        if start >= end {
+            return;
+        }
         match &mut self.0 {
-            Shape::One(start, end) if *end - *start == 1 => self.0 = EMPTY,
-            Shape::One(start, _) if *start == ordinal => *start += 1,
-            Shape::One(_, end) if *end - 1 == ordinal => *end -= 1,
-            Shape::One(start, end) => {
-                let mut ranges = Ranges::of(*start, *end);
-                ranges.remove(ordinal);
+            Shape::One(first, last) if (*first, *last) == (start, end) => self.0 = EMPTY,
+            Shape::One(first, _) if *first == start => *first = end,
+            Shape::One(_, last) if *last == end => *last = start,
+            Shape::One(first, last) => {
+                let mut ranges = Ranges::of(*first, *last);
+                ranges.remove(start, end);
                 self.0 = Shape::Many(Box::new(ranges));
             }
             Shape::Many(ranges) => {
-                ranges.remove(ordinal);
+                ranges.remove(start, end);
                 self.simplify();
             }
         }
-        true
     }
 
     /// Moves everything into `other`.
@@ -157,7 +188,7 @@ impl Ordinals {
     }
 
     /// Union with `start..end`.
-    fn insert_range(&mut self, start: u32, end: u32) {
+    pub(crate) fn insert_range(&mut self, start: u32, end: u32) {
         if start >= end {
             return;
         }
@@ -200,19 +231,20 @@ impl Ranges {
         (ordinal < *end).then_some((*start, *end))
     }
 
-    fn remove(&mut self, ordinal: u32) {
-        let Some((start, end)) = self.range_of(ordinal) else {
+    /// Takes out a part of one range.
+    fn remove(&mut self, from: u32, to: u32) {
+        let Some((start, end)) = self.range_of(from).filter(|(_, end)| to <= *end) else {
             return;
         };
-        if start == ordinal {
+        if start == from {
             self.ends.remove(&start);
         } else {
-            self.ends.insert(start, ordinal);
+            self.ends.insert(start, from);
         }
-        if ordinal + 1 < end {
-            self.ends.insert(ordinal + 1, end);
+        if to < end {
+            self.ends.insert(to, end);
         }
-        self.len -= 1;
+        self.len -= to - from;
     }
 
     fn insert(&mut self, start: u32, end: u32) {
@@ -282,9 +314,16 @@ mod tests {
         for _ in 0..4_000 {
             x = crate::hash::mix(x);
             let n = (x >> 8) as u32 % 40;
-            match x % 5 {
+            match x % 6 {
                 0 | 1 => assert_eq!(set.insert(n), model.insert(n)),
                 2 | 3 => assert_eq!(set.remove(n), model.remove(&n)),
+                4 => {
+                    let run = set.within((n, n + 4)).next();
+                    if let Some((start, end)) = run {
+                        set.remove_range(start, end);
+                        model.retain(|n| !(start..end).contains(n));
+                    }
+                }
                 _ => {
                     set.insert_range(n, n + 3);
                     model.extend(n..n + 3);
@@ -294,6 +333,8 @@ mod tests {
             assert_eq!(set.len() as usize, model.len());
             let flat: Vec<u32> = set.ranges().flat_map(|(s, e)| s..e).collect();
             assert!(flat.iter().eq(model.iter()));
+            let part: Vec<u32> = set.within((n, n + 9)).flat_map(|(s, e)| s..e).collect();
+            assert!(part.iter().eq(model.range(n..n + 9)));
             // However it came about, it is the value that its ordinals alone would make.
             let mut again = Ordinals::default();
             assert!(flat.iter().all(|n| again.insert(*n)));
