@@ -136,6 +136,10 @@ pub struct QueueSpec {
     /// Which of its jobs take turns.
     #[serde(default)]
     pub turns: Turns,
+    /// The highest priority that submitters may ask for its jobs; none: what the queue above it says, and the default
+    /// where none does.
+    #[serde(default)]
+    pub priority_max: Option<u16>,
 }
 
 impl QueueSpec {
@@ -154,6 +158,7 @@ impl QueueSpec {
             excess: Excess::LetEnd,
             idle: IdleRule::default(),
             turns: Turns::default(),
+            priority_max: None,
         }
     }
 }

@@ -140,6 +140,17 @@ pub struct JobView {
     pub host_deaths: u16,
     /// It is held because of them.
     pub held_for_deaths: bool,
+    /// It, or some of its tasks, rest before they are started again.
+    pub paused: Option<Paused>,
+}
+
+/// A pause before something is started again that ended too soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paused {
+    /// Until when, ms since the epoch; of several tasks the first.
+    pub until_ms: u64,
+    /// Tasks that rest.
+    pub tasks: u32,
 }
 
 /// Whether a host takes work.

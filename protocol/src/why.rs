@@ -56,7 +56,7 @@ pub struct WhyView {
     pub begin_ms: Option<u64>,
     /// Given up if it has not started by then, ms since the epoch.
     pub deadline_ms: Option<u64>,
-    /// A service that ended at once: not started again before, ms since the epoch.
+    /// It ended too soon, or failed again: not started again before, ms since the epoch.
     pub paused_until_ms: Option<u64>,
     /// Its own cap on tasks at once, if it has one.
     pub parallel_max: Option<u32>,

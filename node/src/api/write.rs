@@ -6,6 +6,7 @@ use crate::lead;
 use crate::members;
 use crate::net::{PeerLink, TokenKind, mint_secret};
 use crate::node::Node;
+use rota_core::apply::check_priority_at_edge;
 use rota_core::view;
 use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::command::{Command, Outcome, Proposal, TokenUse};
@@ -13,6 +14,7 @@ use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::health::Tending;
 use rota_protocol::ids::{DeviceUuid, HostId, JobId, RequestId, Token};
 use rota_protocol::job::{JobSpec, Role};
+use rota_protocol::limits::PRIORITY_DEFAULT;
 use rota_protocol::peer::{PeerReply, PeerRequest};
 use rota_protocol::reservation::{ReservationAsk, ReservationSpec};
 use rota_protocol::view::Accepted;
@@ -131,7 +133,11 @@ pub(super) async fn submit(
     for (request, mut spec) in jobs {
         // The submitter's own user, never one that the request names.
         spec.uid_gid = task_user;
-        match rota_core::spec::validate(&spec) {
+        let checked = rota_core::spec::validate(&spec).and_then(|()| match spec.priority {
+            ..=PRIORITY_DEFAULT => Ok(()),
+            _ => node.consensus.read(|state| check_priority_at_edge(state, &caller.actor, &spec)),
+        });
+        match checked {
             Ok(()) => {
                 proposals.push(Proposal {
                     request,

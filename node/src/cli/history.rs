@@ -312,6 +312,7 @@ mod tests {
             exit_status: None,
             host_deaths: 0,
             held_for_deaths: false,
+            paused: None,
         }
     }
 

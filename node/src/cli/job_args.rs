@@ -5,11 +5,13 @@ use super::failure::Failure;
 use super::job_flags::JobFlags;
 use super::times::wall_ms;
 use crate::parse::script::has_asks;
-use crate::parse::{Defaults, JobDraft, Key, Scalar, Value, draft_from_toml, read_script};
+use crate::parse::{
+    Defaults, JobDraft, Key, SPEC_TEXT_BYTES_MAX, Scalar, Value, draft_from_toml, read_script,
+};
 use clap::Args;
-use rota_protocol::PublicError;
 use rota_protocol::job::JobSpec;
 use rota_protocol::limits::STDIN_BYTES_MAX;
+use rota_protocol::{ErrorCode, PublicError};
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -163,7 +165,15 @@ fn file_with_asks(word: &OsStr, here: &Here) -> Option<(PathBuf, Vec<u8>)> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    read_to(path, FILE_BYTES_MAX)
+    let text = read_to(path, FILE_BYTES_MAX + 1)?;
+    if text.len() as u64 <= FILE_BYTES_MAX {
+        return Ok(text);
+    }
+    let file = std::fs::metadata(path).ok().filter(|meta| path.as_os_str() != "-" && meta.is_file());
+    let size = file.map_or(format!("more than {FILE_BYTES_MAX}"), |meta| meta.len().to_string());
+    let message =
+        format!("{} has {size} bytes; a script or spec has at most {SPEC_TEXT_BYTES_MAX}", path.display());
+    Err(PublicError::new(ErrorCode::TooLarge, message).into())
 }
 
 fn read_to(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {

@@ -5,6 +5,7 @@ use super::echo::echo;
 use super::failure::Failure;
 use super::times::{age, stamp, wall_ms};
 use crate::client::unexpected;
+use crate::parse::time::duration_text;
 use crate::parse::word;
 use crate::table::{Table, clean, cut};
 use clap::Args;
@@ -183,6 +184,16 @@ fn show_text(view: &JobView, now_ms: u64) -> String {
     }
     if let Some(ms) = row.ended_ms {
         lines.push(format!("ended     {} (ran {})", stamp(ms), ran(row, now_ms)));
+    }
+    if let Some(paused) = view.paused {
+        let left = paused.until_ms.saturating_sub(now_ms).div_ceil(1_000) * 1_000;
+        let tasks =
+            if row.tasks.total() > 1 { format!("{} tasks, the first ", paused.tasks) } else { String::new() };
+        let until = stamp(paused.until_ms);
+        lines.push(format!(
+            "paused    {tasks}until {until} (in {}), before it is tried again",
+            duration_text(left)
+        ));
     }
     if view.host_deaths > 0 {
         lines

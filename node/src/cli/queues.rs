@@ -1,6 +1,6 @@
 //! `rota queues`: the tree of queues, and its rules.
 
-use super::context::{Context, ReadArgs, document, say};
+use super::context::{Context, ReadArgs, document, say, tell};
 use super::failure::Failure;
 use crate::client::{fresh_request, unexpected};
 use crate::parse::{pace, rules, time, word};
@@ -8,8 +8,8 @@ use crate::table::{Table, clean};
 use clap::{Args, Subcommand};
 use rota_protocol::PublicError;
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
-use rota_protocol::queue::QueueSpec;
-use rota_protocol::view::QueueRow;
+use rota_protocol::queue::{Amounts, QueueSpec};
+use rota_protocol::view::{HostRow, HostState, QueueRow};
 use serde_json::json;
 
 /// List queues, make them, change their rules.
@@ -77,6 +77,9 @@ pub struct QueueSetArgs {
     /// Jobs that resume take turns: auto, unlike (only among GPU models of unlike speed) or off
     #[arg(long, value_name = "RULE")]
     pub turns: Option<String>,
+    /// The highest priority that submitters may ask in it and below it, or none: as in the queue above, 50 at the top
+    #[arg(long, value_name = "PRIORITY")]
+    pub priority_max: Option<String>,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
@@ -182,6 +185,9 @@ fn rules_text(spec: &QueueSpec) -> String {
     if spec.excess != open.excess {
         parts.push(rules::excess_text(spec.excess).to_owned());
     }
+    if let Some(most) = spec.priority_max {
+        parts.push(format!("priority up to {most}"));
+    }
     if spec.turns != open.turns {
         parts.push(pace::turns_text(spec.turns).to_owned());
     }
@@ -200,8 +206,10 @@ async fn set(context: &Context, args: &QueueSetArgs) -> Result<u8, Failure> {
     let is_new = known.is_none();
     let queue = args.rules_over(known.map_or_else(|| QueueSpec::open(&path), |row| row.spec))?;
     let request = ApiRequest::SetQueue { request: fresh_request(), queue: queue.clone() };
-    match context.client.call(request).await? {
-        ApiReply::Done if args.json => document(&json!({ "queue": queue, "new": is_new }))?,
+    let done = context.client.call(request).await?;
+    let note = beyond_the_hosts(context, &queue.guarantee).await;
+    match done {
+        ApiReply::Done if args.json => document(&json!({ "queue": queue, "new": is_new, "note": note }))?,
         ApiReply::Done => {
             let what = if is_new { "made" } else { "changed" };
             let (guarantee, ceiling) =
@@ -213,10 +221,46 @@ async fn set(context: &Context, args: &QueueSetArgs) -> Result<u8, Failure> {
                 queue.weight
             );
             say(&format!("{}\n", clean(&line)))?;
+            if let Some(note) = note {
+                tell(&format!("note: {note}"));
+            }
         }
         other => return Err(unexpected(&other).into()),
     }
     Ok(0)
+}
+
+/// What is guaranteed and not there: hosts may come, so it is told and not refused.
+async fn beyond_the_hosts(context: &Context, guarantee: &Amounts) -> Option<String> {
+    if *guarantee == Amounts::default() {
+        return None;
+    }
+    match context.client.call(ApiRequest::Hosts { freshness: Freshness::Stale }).await {
+        Ok(ApiReply::Hosts { rows, .. }) => beyond(guarantee, &offered(&rows)),
+        // The rule is set; that nobody could be asked about hosts takes nothing from it.
+        _ => None,
+    }
+}
+
+/// What these hosts have, but for the memory of their cards, by which rows do not tell them apart.
+fn offered(hosts: &[HostRow]) -> Amounts {
+    let there = hosts.iter().filter(|host| host.state != HostState::Removed);
+    there.fold(Amounts::default(), |sum, host| {
+        let gpu_milli = u64::from(host.gpus) * 1_000;
+        let (cpus_milli, mem_mib) = (u64::from(host.cpus_milli), host.mem_mib);
+        sum.plus(&Amounts { gpu_milli, cpus_milli, mem_mib, vram_mib: 0 })
+    })
+}
+
+fn beyond(guarantee: &Amounts, there: &Amounts) -> Option<String> {
+    let told = Amounts { vram_mib: 0, ..*guarantee };
+    (!told.within(there)).then(|| {
+        format!(
+            "guaranteed is {}, and all hosts together have {}: until more come, it is not kept",
+            rules::amounts_text(&told),
+            rules::amounts_text(there)
+        )
+    })
 }
 
 impl QueueSetArgs {
@@ -239,7 +283,8 @@ impl QueueSetArgs {
         }
         if let Some(text) = &self.tenants {
             let names = text.split(',').filter(|name| !name.trim().is_empty());
-            spec.tenants = names.map(|name| word::name("tenants", name)).collect::<Result<_, _>>()?;
+            let names = names.map(|name| word::name("tenants", name)).collect::<Result<_, _>>()?;
+            spec.tenants = word::once_each("tenants", names)?;
         }
         if let Some(text) = &self.time_limit {
             let none = text.trim() == "none";
@@ -257,6 +302,9 @@ impl QueueSetArgs {
         }
         if let Some(text) = &self.turns {
             spec.turns = pace::turns("turns", text)?;
+        }
+        if let Some(text) = &self.priority_max {
+            spec.priority_max = rules::priority_max("priority-max", text)?;
         }
         if let Some(text) = &self.excess {
             spec.excess = rules::excess("excess", text)?;
@@ -309,9 +357,37 @@ mod tests {
         assert_eq!((changed.weight, changed.borrows, changed.time_limit_default_ms), (3, true, None));
         assert_eq!((changed.guarantee, changed.ceiling), (spec.guarantee, spec.ceiling));
         assert_eq!(rules_text(&changed), "tenants a,b; idle: end after 3 warnings, one each 30m");
+        let most = |text: &str| QueueSetArgs { priority_max: Some(text.into()), ..QueueSetArgs::default() };
+        let raised = most("80").rules_over(changed.clone()).unwrap();
+        assert_eq!(raised.priority_max, Some(80));
+        assert!(rules_text(&raised).contains("priority up to 80"));
+        assert_eq!(most("none").rules_over(raised).unwrap(), changed);
+        for bad in ["49", "101", "high"] {
+            let error = most(bad).rules_over(spec.clone()).unwrap_err();
+            assert_eq!(error.field.as_deref(), Some("priority-max"), "{error}");
+        }
+        let bad = QueueSetArgs { tenants: Some("x,y,x".into()), ..QueueSetArgs::default() };
+        let error = bad.rules_over(spec.clone()).unwrap_err();
+        assert_eq!(
+            (error.field.as_deref(), error.message.contains("twice")),
+            (Some("tenants"), true),
+            "{error}"
+        );
         let bad = QueueSetArgs { idle: Some("kill".into()), ..QueueSetArgs::default() };
         assert_eq!(bad.rules_over(spec.clone()).unwrap_err().field.as_deref(), Some("idle"));
         let bad = QueueSetArgs { excess: Some("kill".into()), ..QueueSetArgs::default() };
         assert_eq!(bad.rules_over(spec).unwrap_err().field.as_deref(), Some("excess"));
+    }
+
+    /// What all hosts together do not have is told, card by card and core by core.
+    #[test]
+    fn a_guarantee_beyond_the_hosts_is_told() {
+        let guarantee = |text: &str| rules::guarantee("guarantee", text).unwrap();
+        let there = Amounts { gpu_milli: 16_000, cpus_milli: 64_000, mem_mib: 2 << 10, vram_mib: 0 };
+        assert_eq!(beyond(&guarantee("gpus=16,cpus=64,mem=2G,vram=999G"), &there), None);
+        let note = beyond(&guarantee("gpus=1000"), &there).unwrap();
+        assert!(note.contains("gpus=1000") && note.contains("gpus=16,cpus=64,mem=2G"), "{note}");
+        assert!(beyond(&guarantee("cpus=65"), &there).is_some());
+        assert!(beyond(&guarantee("gpus=1"), &Amounts::default()).unwrap().contains("none"));
     }
 }

@@ -72,7 +72,8 @@ impl ReserveArgs {
     /// What is asked for.
     fn ask(&self, now_ms: u64) -> Result<ReservationAsk, PublicError> {
         let names = |field: &str, text: &str| -> Result<Vec<String>, PublicError> {
-            text.split(',').map(|name| word::name(field, name)).collect()
+            let all = text.split(',').map(|name| word::name(field, name)).collect::<Result<Vec<_>, _>>()?;
+            word::once_each(field, all)
         };
         let start_ms = moment("from", &self.from)?.at_ms(now_ms);
         let end_ms = match (&self.length, &self.until) {
@@ -86,7 +87,11 @@ impl ReserveArgs {
         let kept_for = match &self.queues {
             None => ReservedFor::Nobody,
             Some(paths) => ReservedFor::Queues(
-                paths.split(',').map(|path| word::queue("queues", path)).collect::<Result<_, _>>()?,
+                paths
+                    .split(',')
+                    .map(|path| word::queue("queues", path))
+                    .collect::<Result<_, _>>()
+                    .and_then(|all| word::once_each("queues", all))?,
             ),
         };
         Ok(ReservationAsk {
@@ -211,6 +216,17 @@ mod tests {
             (ReserveArgs { queues: Some("a//b".into()), ..args("now", Some("1h"), None) }, "queues"),
         ] {
             assert_eq!(bad.ask(1_000).unwrap_err().field.as_deref(), Some(field));
+        }
+        for (bad, field) in [
+            (ReserveArgs { hosts: "n1,n2,n1".into(), ..args("now", Some("1h"), None) }, "hosts"),
+            (ReserveArgs { queues: Some("n1,n1".into()), ..args("now", Some("1h"), None) }, "queues"),
+        ] {
+            let error = bad.ask(1_000).unwrap_err();
+            assert_eq!(
+                (error.field.as_deref(), error.message.contains("\"n1\" is given twice")),
+                (Some(field), true),
+                "{error}"
+            );
         }
     }
 }

@@ -271,6 +271,22 @@ fn commands_of_the_cluster_itself_are_read() {
     }
 }
 
+/// A file is not read further than it may be, and its refusal names the size that it has.
+#[test]
+fn a_file_above_the_limit_is_told_with_its_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.toml");
+    std::fs::write(&path, vec![b'#'; 10_000_000]).unwrap();
+    for script in [false, true] {
+        let (script, spec) = (script.then(|| path.clone()), (!script).then(|| path.clone()));
+        let args = JobArgs { script, spec, ..JobArgs::default() };
+        let error = args.job_spec(None, &here()).unwrap_err().report(false).unwrap();
+        for part in ["large.toml", "10000000 bytes", "2621440"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}
+
 #[test]
 fn odd_bytes_in_arguments_arrive_as_they_are() {
     use std::os::unix::ffi::OsStrExt;

@@ -3,6 +3,7 @@
 //! Memory: `16G`, `16GiB`, `16gb`, `16 G` all mean 16 * 2^30 bytes, a bare number means MiB, decimals are allowed.
 
 use rota_protocol::PublicError;
+use rota_protocol::limits::GPUS_PER_TASK_MAX;
 
 /// Largest memory that can be asked, in MiB: 1 PiB, more than any host has; more is a typing error.
 pub const MEM_MIB_MAX: u64 = 1 << 30;
@@ -36,6 +37,12 @@ impl Decimal {
         u64::try_from(over / self.scale).ok()
     }
 
+    /// `self * factor`, rounded down; the largest number when it overflows.
+    pub(super) fn times_floor(self, factor: u64) -> u64 {
+        let over = self.mantissa.saturating_mul(u128::from(factor));
+        u64::try_from(over / self.scale).unwrap_or(u64::MAX)
+    }
+
     pub(super) fn is_zero(self) -> bool {
         self.mantissa == 0
     }
@@ -57,7 +64,10 @@ impl NotDecimal {
         let why = match self {
             Self::NoDigits => "is not a number",
             Self::Negative => "is negative",
-            Self::TooLong => "has too many digits",
+            Self::TooLong => {
+                let message = format!("{} has more than {DIGITS_MAX} digits", quoted(text));
+                return PublicError::invalid(field, message, example);
+            }
         };
         PublicError::invalid(field, format!("{} {why}", quoted(text)), example)
     }
@@ -195,7 +205,14 @@ pub fn cpus_milli(field: &str, text: &str) -> Result<u32, PublicError> {
 pub fn gpu_milli(field: &str, text: &str) -> Result<u32, PublicError> {
     const EXAMPLE: &str = "2";
     let trimmed = text.trim();
-    let (number, rest) = decimal(trimmed).map_err(|why| why.error(field, text, EXAMPLE))?;
+    let too_many = || {
+        let message = format!("{} is above {GPUS_PER_TASK_MAX}, the most cards of one task", quoted(text));
+        PublicError::invalid(field, message, EXAMPLE)
+    };
+    let (number, rest) = decimal(trimmed).map_err(|why| match why {
+        NotDecimal::TooLong if !trimmed.contains('.') => too_many(),
+        why => why.error(field, text, EXAMPLE),
+    })?;
     if !rest.is_empty() {
         return Err(PublicError::invalid(
             field,
@@ -203,9 +220,11 @@ pub fn gpu_milli(field: &str, text: &str) -> Result<u32, PublicError> {
             EXAMPLE,
         ));
     }
-    let milli = number.times_ceil(1_000, 1).and_then(|milli| u32::try_from(milli).ok()).ok_or_else(|| {
-        PublicError::invalid(field, format!("{} is more cards than can be counted", quoted(text)), EXAMPLE)
-    })?;
+    let milli =
+        number.times_ceil(1_000, 1).and_then(|milli| u32::try_from(milli).ok()).ok_or_else(too_many)?;
+    if !number.is_zero() && number.times_floor(1_000) == 0 {
+        return Err(below_smallest(field, text));
+    }
     if number.times_exact(1).is_none() && milli >= 1_000 {
         return Err(PublicError::invalid(
             field,
@@ -216,6 +235,12 @@ pub fn gpu_milli(field: &str, text: &str) -> Result<u32, PublicError> {
     Ok(milli)
 }
 
+/// Less of a card than can be granted: it would become several times what was asked.
+fn below_smallest(field: &str, text: &str) -> PublicError {
+    let message = format!("{} is below 0.001 (0.1%), the smallest share of a card", quoted(text));
+    PublicError::invalid(field, message, "0.5")
+}
+
 /// A share of the cores of one card as text (`0.5`, `50%`) to thousandths, rounded up; all of it is a whole card.
 ///
 /// # Errors
@@ -224,11 +249,15 @@ pub fn share_milli(field: &str, text: &str) -> Result<u32, PublicError> {
     const EXAMPLE: &str = "50%";
     let (number, rest) = decimal(text.trim()).map_err(|why| why.error(field, text, EXAMPLE))?;
     let refuse = |why: &str| PublicError::invalid(field, format!("{} {why}", quoted(text)), EXAMPLE);
-    let milli = match rest.trim() {
-        "" => number.times_ceil(1_000, 1),
-        "%" => number.times_ceil(10, 1),
+    let factor = match rest.trim() {
+        "" => 1_000,
+        "%" => 10,
         _ => return Err(refuse("is not a share of a card")),
     };
+    let milli = number.times_ceil(factor, 1);
+    if !number.is_zero() && number.times_floor(factor) == 0 {
+        return Err(below_smallest(field, text));
+    }
     match milli.and_then(|milli| u32::try_from(milli).ok()) {
         Some(0) => Err(refuse("is zero; leave the field out to ask for none")),
         Some(milli @ 1..=1_000) => Ok(milli),

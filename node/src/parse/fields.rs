@@ -134,6 +134,15 @@ impl<'de> Visitor<'de> for AnyScalar {
         Ok(Scalar::Number(value.to_string()))
     }
 
+    // What no 64 bits hold is out of every key's range, and the key says which that is.
+    fn visit_i128<E: Error>(self, value: i128) -> Result<Scalar, E> {
+        Ok(Scalar::Number(value.to_string()))
+    }
+
+    fn visit_u128<E: Error>(self, value: u128) -> Result<Scalar, E> {
+        Ok(Scalar::Number(value.to_string()))
+    }
+
     fn visit_f64<E: Error>(self, value: f64) -> Result<Scalar, E> {
         Ok(Scalar::Number(value.to_string()))
     }
@@ -162,6 +171,14 @@ impl<'de> Visitor<'de> for AnyValue {
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
         AnyScalar.visit_u64(value).map(Value::One)
+    }
+
+    fn visit_i128<E: Error>(self, value: i128) -> Result<Value, E> {
+        AnyScalar.visit_i128(value).map(Value::One)
+    }
+
+    fn visit_u128<E: Error>(self, value: u128) -> Result<Value, E> {
+        AnyScalar.visit_u128(value).map(Value::One)
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {

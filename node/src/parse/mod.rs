@@ -32,7 +32,7 @@ mod tests;
 
 pub use amount::{cpus_milli, memory_mib};
 pub use draft::{Defaults, JobDraft};
-pub use fields::{draft_from_json, draft_from_toml};
+pub use fields::{SPEC_TEXT_BYTES_MAX, draft_from_json, draft_from_toml};
 pub use key::{Key, Scalar, Value};
 pub use script::{Script, read_script};
 pub use time::duration_ms;

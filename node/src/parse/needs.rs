@@ -28,6 +28,8 @@ const OR_EXAMPLE: &str = "gpus=0 cpus=16";
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Needs {
     gpu_milli: Option<u32>,
+    /// By which key that was said.
+    gpus_by: Option<Key>,
     gpu_models: Option<Vec<String>>,
     preferred: Option<Vec<String>>,
     vram_mib: Option<u64>,
@@ -96,6 +98,7 @@ impl Needs {
     pub(super) fn over(self, base: Self) -> Self {
         Self {
             gpu_milli: self.gpu_milli.or(base.gpu_milli),
+            gpus_by: self.gpus_by.or(base.gpus_by),
             gpu_models: self.gpu_models.or(base.gpu_models),
             preferred: self.preferred.or(base.preferred),
             vram_mib: self.vram_mib.or(base.vram_mib),
@@ -163,6 +166,10 @@ impl Needs {
     }
 
     fn set_gpus(&mut self, key: Key, milli: u32) -> Result<(), PublicError> {
+        let before = self.gpus_by.replace(key);
+        if before == Some(key) {
+            return Err(twice(key.name()));
+        }
         if self.gpu_milli.replace(milli).is_some() {
             let message = "is given twice: gpus and gpu-share say the same in two ways";
             return Err(PublicError { example: None, ..PublicError::invalid(key.name(), message, "") });

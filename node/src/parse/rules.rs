@@ -6,6 +6,7 @@ use super::key::Key;
 use super::{time, word};
 use rota_protocol::PublicError;
 use rota_protocol::care::{IdleMode, IdleRule};
+use rota_protocol::limits::{PRIORITY_DEFAULT, PRIORITY_MAX};
 use rota_protocol::queue::{Amounts, Ceiling, Excess};
 
 /// Largest sum of memory, in MiB: a million hosts of 1 TiB.
@@ -95,6 +96,18 @@ pub fn excess(field: &str, text: &str) -> Result<Excess, PublicError> {
         "requeue-youngest" => Ok(Excess::RequeueYoungest),
         _ => Err(super::word::unknown(field, "rule", text, ["let-end", "requeue-youngest"].into_iter())),
     }
+}
+
+/// The highest priority that submitters may ask: from the default on, which anybody may; none by `none`.
+///
+/// # Errors
+/// Not a whole number, or outside that range.
+pub fn priority_max(field: &str, text: &str) -> Result<Option<u16>, PublicError> {
+    if text.trim() == "none" {
+        return Ok(None);
+    }
+    let most = amount::count(field, text, u32::from(PRIORITY_DEFAULT), u32::from(PRIORITY_MAX))?;
+    Ok(Some(super::draft::narrow(most)))
 }
 
 /// The word for [`excess`].

@@ -2,7 +2,7 @@
 //! becomes of it when something is in its way.
 
 use super::amount;
-use super::draft::{narrow, once, scalars};
+use super::draft::{narrow, once, scalars, twice};
 use super::key::{Key, Scalar, Value};
 use super::moment::{Moment, moment, within_reach};
 use super::pieces::grace_ms;
@@ -42,6 +42,8 @@ struct Parts {
     gang: Option<GangSpec>,
     /// On as many hosts as can be, unless a layout is given.
     spread: bool,
+    /// Said by `nodes`.
+    nodes: bool,
 }
 
 impl Terms {
@@ -163,8 +165,11 @@ impl Terms {
         let gang = shape::gang(key.name(), text)?;
         let nodes = key == Key::Nodes;
         let gang = Some(gang).filter(|gang| !nodes || gang.max > 1);
-        let parts = Parts { gang, spread: nodes && gang.is_some() };
-        if self.parts.replace(parts).is_some() {
+        let parts = Parts { gang, spread: nodes && gang.is_some(), nodes };
+        if let Some(before) = self.parts.replace(parts) {
+            if before.nodes == nodes {
+                return Err(twice(key.name()));
+            }
             let message = "is given twice: gang and nodes say the same in two ways";
             return Err(PublicError { example: None, ..PublicError::invalid(key.name(), message, "") });
         }

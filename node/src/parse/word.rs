@@ -29,18 +29,27 @@ pub fn array(field: &str, text: &str) -> Result<ArraySpec, PublicError> {
     let (range, cap) = split_off(trimmed, '%');
     let (range, step) = split_off(range, ':');
     let (start, end) = split_off(range, '-');
-    let number = |part: &str| -> Result<u32, PublicError> {
+    let number = |part: &str| -> Result<Option<u32>, PublicError> {
         if part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) {
             return Err(refuse("is not first-last, first-last:step or first-last%most"));
         }
-        part.parse().map_err(|_| too_many("more than 4294967295"))
+        // What is no number of 32 bits is refused by what it was to be.
+        Ok(part.parse().ok())
     };
-    let start = number(start)?;
+    let within =
+        |what: &str, read: Option<u32>| read.ok_or_else(|| refuse(&format!("has {what} above {}", u32::MAX)));
+    let start = within("an index", number(start)?)?;
+    let end = match end.map(number).transpose()? {
+        Some(read) => read.ok_or_else(|| too_many("more than 4294967295"))?,
+        None => start,
+    };
+    let step = step.map_or(Ok(Some(1)), number)?;
+    let cap_read = cap.map_or(Ok(Some(0)), number)?;
     let array = ArraySpec {
         start,
-        end: end.map_or(Ok(start), number)?,
-        step: step.map_or(Ok(1), number)?,
-        parallel_max: cap.map_or(Ok(0), number)?,
+        end,
+        step: within("a step", step)?,
+        parallel_max: within("a cap on tasks at once", cap_read)?,
     };
     if array.end < array.start {
         return Err(refuse("ends before it starts"));
@@ -233,6 +242,20 @@ pub fn label(field: &str, text: &str) -> Result<(String, String), PublicError> {
         return Err(PublicError::invalid(field, format!("{} has no =", quoted(text)), "pool=a"));
     };
     Ok((name(field, key)?, name(field, value)?))
+}
+
+/// A list in which nothing is named twice.
+///
+/// # Errors
+/// Something is.
+pub fn once_each(field: &str, all: Vec<String>) -> Result<Vec<String>, PublicError> {
+    match all.iter().enumerate().find(|(at, name)| all[..*at].contains(name)) {
+        Some((_, name)) => {
+            let message = format!("{} is given twice", quoted(name));
+            Err(PublicError::invalid(field, message, name))
+        }
+        None => Ok(all),
+    }
 }
 
 /// A refusal of a word that is none of the known ones: names the nearest and lists all.

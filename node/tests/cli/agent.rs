@@ -401,6 +401,7 @@ impl Shared {
             exit_status: job.end.as_ref().map(AttemptEnd::shell_status),
             host_deaths: 0,
             held_for_deaths: false,
+            paused: None,
         }
     }
 }

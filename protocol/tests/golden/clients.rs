@@ -202,6 +202,7 @@ fn job_view() -> JobView {
         exit_status: Some(125),
         host_deaths: 3,
         held_for_deaths: true,
+        paused: Some(Paused { until_ms: 9, tasks: 3 }),
     }
 }
 

@@ -296,6 +296,7 @@ pub(crate) fn queue_spec() -> QueueSpec {
         excess: Excess::RequeueYoungest,
         idle: IdleRule { mode: IdleMode::End, window_ms: 900_000, warnings: 3 },
         turns: Turns::Unlike,
+        priority_max: Some(80),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Adjust: hold a waiting job, release it, give it another priority, or queue again what runs of it.
 
-use super::{Answer, Event, Step, cancel, no_job};
+use super::{Answer, Event, Step, cancel, no_job, priority};
 use crate::state::State;
 use rota_protocol::command::{JobChange, Outcome};
 use rota_protocol::job::{Actor, EndReason, Role};
@@ -36,20 +36,18 @@ pub(super) fn apply(
                 }
             });
         }
-        JobChange::Priority(priority) => {
-            if priority > PRIORITY_MAX {
-                let message = format!("{priority} is above {PRIORITY_MAX}");
+        JobChange::Priority(wanted) => {
+            if wanted > PRIORITY_MAX {
+                let message = format!("{wanted} is above {PRIORITY_MAX}");
                 return Err(PublicError::invalid("priority", message, "50"));
             }
-            if priority > PRIORITY_DEFAULT.max(job.spec.priority) && actor.role < Role::Operator {
-                let message = "only an operator raises a job above the default and its own priority";
-                return Err(PublicError::new(ErrorCode::Forbidden, message));
-            }
-            state.jobs.update(id, step.now_ms, |job| job.priority = priority);
+            let own = PRIORITY_DEFAULT.max(job.spec.priority);
+            priority::check(state, actor, Some(job.queue), own, wanted)?;
+            state.jobs.update(id, step.now_ms, |job| job.priority = wanted);
             // What runs of it is as hard to displace as what waits.
             let tokens: Vec<Token> = state.attempts_of(id).map(|attempt| attempt.token).collect();
             for token in tokens {
-                state.attempts.change(token, |attempt| attempt.priority = priority);
+                state.attempts.change(token, |attempt| attempt.priority = wanted);
             }
         }
         JobChange::Requeue => requeue(state, step, id),

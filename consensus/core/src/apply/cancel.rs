@@ -46,12 +46,14 @@ pub(super) fn apply(
             job.cancel_asked = true;
             job.pending.drain_into(&mut job.cancelled);
             job.blocked.drain_into(&mut job.cancelled);
+            job.end_rests();
             job.promise = None;
             changed
         }
         Some(ordinal) => {
             let waited = job.pending.remove(ordinal) || job.blocked.remove(ordinal);
             if waited {
+                job.end_rest(ordinal, true);
                 job.cancelled.insert(ordinal);
             }
             waited

@@ -19,6 +19,7 @@ mod health;
 mod lapse;
 mod members;
 mod mint_token;
+mod priority;
 mod promise;
 mod raise_version;
 mod register_host;
@@ -33,6 +34,7 @@ mod trust;
 mod undrain;
 
 pub use evict::{EVICTED_PER_GAINED_MAX, PREEMPT_GAP, RUN_MS_MIN};
+pub use priority::check_at_edge as check_priority_at_edge;
 pub(crate) use trust::token_id;
 
 use crate::hash::Digest;

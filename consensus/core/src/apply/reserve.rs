@@ -2,7 +2,7 @@
 //! started if it might run into it.
 
 use super::{Answer, Event, Step, no_host};
-use crate::spec::check_name;
+use crate::spec::{check_name, twice};
 use crate::state::State;
 use rota_protocol::command::Outcome;
 use rota_protocol::limits::RESERVATIONS_MAX;
@@ -26,7 +26,15 @@ pub(super) fn apply(state: &mut State, step: &mut Step, spec: &ReservationSpec) 
     if let Some(unknown) = spec.hosts.iter().find(|id| state.host(**id).is_none()) {
         return Err(no_host(*unknown));
     }
+    if let Some(host) = twice(&spec.hosts).and_then(|id| state.host(*id)) {
+        let message = format!("'{}' is given twice", host.name);
+        return Err(PublicError::invalid("reservation.hosts", message, "each host once"));
+    }
     if let ReservedFor::Queues(names) = &spec.kept_for {
+        if let Some(name) = twice(names) {
+            let message = format!("'{name}' is given twice");
+            return Err(PublicError::invalid("reservation.for", message, "each queue once"));
+        }
         if let Some(unknown) = names.iter().find(|name| state.queues.named(name).is_none()) {
             let message = format!("there is no queue '{unknown}'");
             return Err(PublicError::invalid("reservation.for", message, "a queue's path"));

@@ -2,11 +2,11 @@
 //! than their parent has.
 
 use super::{Answer, Step};
-use crate::spec::check_name;
+use crate::spec::{check_name, twice};
 use crate::state::State;
 use rota_protocol::care::{IDLE_WINDOW_MS_MAX, IDLE_WINDOW_MS_MIN};
 use rota_protocol::command::Outcome;
-use rota_protocol::limits::{NAME_BYTES_MAX, QUEUES_MAX, TIME_LIMIT_MS_MAX};
+use rota_protocol::limits::{NAME_BYTES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, QUEUES_MAX, TIME_LIMIT_MS_MAX};
 use rota_protocol::queue::{Amounts, QueueSpec, is_queue_name, parent_of};
 use rota_protocol::reservation::{ReservationSpec, ReservedFor};
 use rota_protocol::{ErrorCode, PublicError};
@@ -80,10 +80,19 @@ fn check(spec: &QueueSpec) -> Result<(), PublicError> {
     for tenant in &spec.tenants {
         check_name("queue.tenants", tenant)?;
     }
+    if let Some(tenant) = twice(&spec.tenants) {
+        let message = format!("'{tenant}' is given twice");
+        return Err(PublicError::invalid("queue.tenants", message, "each tenant once"));
+    }
     let windows = IDLE_WINDOW_MS_MIN..=IDLE_WINDOW_MS_MAX;
     if !windows.contains(&spec.idle.window_ms) || spec.idle.warnings == 0 {
         let message = "needs a window of one minute to seven days and at least one warning";
         return Err(PublicError::invalid("queue.idle", message, "end, 1h, 2 warnings"));
+    }
+    if let Some(most) = spec.priority_max.filter(|most| !(PRIORITY_DEFAULT..=PRIORITY_MAX).contains(most)) {
+        let message =
+            format!("{most} is not between {PRIORITY_DEFAULT}, which anybody may ask, and {PRIORITY_MAX}");
+        return Err(PublicError::invalid("queue.priority_max", message, "80"));
     }
     match spec.time_limit_default_ms {
         Some(ms) if ms == 0 || ms > TIME_LIMIT_MS_MAX => {

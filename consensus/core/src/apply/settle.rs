@@ -1,7 +1,7 @@
 //! Where a task goes when its attempt has ended, and what that means for its gang. Changes one job, nothing else.
 
 use crate::state::attempt::{Attempt, EndedAttempt};
-use crate::state::job::{GangOver, Job, SERVICE_PAUSE_MS_MAX, SERVICE_PAUSE_MS_MIN, SERVICE_STEADY_MS};
+use crate::state::job::{GangOver, Job, STEADY_MS};
 use crate::state::ordinals::Ordinals;
 use rota_protocol::cage::Used;
 use rota_protocol::job::{AttemptEnd, EndReason, JobState};
@@ -64,7 +64,7 @@ pub(super) fn settle(
     }
     let counted = Counted::of(job, ordinal);
     let ran_ms = ran_ms.or_else(|| Some(now_ms.saturating_sub(started_ms?))).unwrap_or(0);
-    if job.spec.service && ran_ms >= SERVICE_STEADY_MS {
+    if job.spec.service && ran_ms >= STEADY_MS {
         // A service lives for years: what its hosts did before it ran well again counts no more.
         job.host_faults.remove(&counted.faults);
     }
@@ -72,7 +72,7 @@ pub(super) fn settle(
     match fate {
         Fate::Retried => *job.retries_used.entry(counted.retries).or_default() += 1,
         Fate::Moved => *job.host_faults.entry(counted.faults).or_default() += 1,
-        Fate::Served => pause(job, ran_ms, now_ms),
+        Fate::Served => job.pause_service(ran_ms, now_ms),
         _ => {}
     }
     let settled = if job.spec.gang.is_some() {
@@ -82,6 +82,11 @@ pub(super) fn settle(
     };
     if job.succeeded.contains(ordinal) || job.failed.contains(ordinal) {
         job.stopped.remove(ordinal);
+    }
+    match fate {
+        Fate::Retried => job.rest(counted.retries, ran_ms, now_ms),
+        _ if settled.task_over => job.end_rest(ordinal, true),
+        _ => {}
     }
     settled
 }
@@ -254,14 +259,6 @@ fn fail(job: &mut Job, state: JobState, end: &AttemptEnd) {
         job.first_failure = Some(end.shell_status());
         job.verdict = Some(state);
     }
-}
-
-/// A service that ends at once again and again is started ever more slowly.
-fn pause(job: &mut Job, ran_ms: u64, now_ms: u64) {
-    job.pauses = if ran_ms >= SERVICE_STEADY_MS { 0 } else { job.pauses.saturating_add(1) };
-    let doublings = job.pauses.saturating_sub(1).min(16);
-    let for_ms = (SERVICE_PAUSE_MS_MIN << doublings).min(SERVICE_PAUSE_MS_MAX);
-    job.pause_until_ms = now_ms.saturating_add(if job.pauses == 0 { 0 } else { for_ms });
 }
 
 /// Gives when its process started, if it ever did.

@@ -75,6 +75,9 @@ fn check_job(job: &Job, parts: &[Part], now_ms: u64) -> Result<(), Refusal> {
         if !job.pending.contains(ordinal) || !seen.insert(ordinal) {
             return Err(Refusal::NotPending);
         }
+        if now_ms < job.rests_until_ms(ordinal) {
+            return Err(Refusal::NotYet);
+        }
     }
     check_time(job, now_ms)?;
     check_count(job, parts.len())
@@ -268,6 +271,7 @@ fn grant(state: &mut State, step: &mut Step, ordinal: u32, attempt: Attempt) {
     let (token, host, job) = (attempt.token, attempt.host, attempt.task.job);
     state.jobs.update(job, step.now_ms, |job| {
         job.pending.remove(ordinal);
+        job.end_rest(ordinal, false);
         job.live += 1;
         // Whatever it was promised, it has begun.
         job.promise = None;

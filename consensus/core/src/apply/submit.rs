@@ -1,7 +1,8 @@
 //! Submit: accepts a job. One value, whatever the size of its array. Whether the cluster could ever run it is not
 //! asked here: hosts come and go, and the edge has told the user.
 
-use super::{Answer, Event, Step, depend};
+use super::{Answer, Event, Step, depend, priority};
+use crate::explain::span;
 use crate::spec;
 use crate::state::State;
 use crate::state::history::Basis;
@@ -20,15 +21,20 @@ pub(super) fn apply(state: &mut State, step: &mut Step, actor: &Actor, mut spec:
     spec::check_name("user", &actor.user)?;
     spec::validate(&spec)?;
     if let Some(at_ms) = spec.deadline_ms.filter(|at_ms| *at_ms <= step.now_ms) {
-        let message = format!("{at_ms} ms has passed: it is {} ms", step.now_ms);
-        return Err(PublicError::invalid("deadline", message, "a time to come"));
+        let message = format!("passed {} ago", span(step.now_ms - at_ms));
+        return Err(PublicError::invalid("deadline", message, "now+2h"));
     }
     check_parents(state, actor, &spec)?;
+    let known = known_queue(state, actor, &spec.queue)?;
+    priority::check_submit(state, actor, known, &spec)?;
     if state.jobs.open() >= OPEN_JOBS_MAX {
         let message = format!("{OPEN_JOBS_MAX} jobs wait or run already");
         return Err(PublicError::new(ErrorCode::Busy, message).retry_after(60_000));
     }
-    let queue = enter_queue(state, actor, &spec.queue)?;
+    let queue = match known {
+        Some(queue) => queue,
+        None => open_queue(state, &actor.tenant)?,
+    };
     if spec.time_limit_ms.is_none() && !spec.service {
         spec.time_limit_ms = state.queues.get(queue).and_then(|queue| queue.spec.time_limit_default_ms);
     }
@@ -83,17 +89,17 @@ fn check_parents(state: &State, actor: &Actor, spec: &JobSpec) -> Result<(), Pub
     Ok(())
 }
 
-/// The queue of that path if the tenant may enter it; its own one, made on the way, if none is named.
-fn enter_queue(state: &mut State, actor: &Actor, name: &str) -> Result<QueueId, PublicError> {
+/// The queue of that path if the tenant may enter it; its own one, which may have to be made, if none is named.
+pub(super) fn known_queue(state: &State, actor: &Actor, name: &str) -> Result<Option<QueueId>, PublicError> {
     let own = name.is_empty() || name == actor.tenant;
     let name = if own { &actor.tenant } else { name };
     let Some(queue) = state.queues.named(name) else {
-        return if own { open_queue(state, name) } else { Err(no_queue(actor, name)) };
+        return if own { Ok(None) } else { Err(no_queue(actor, name)) };
     };
     let first = name.split('/').next().unwrap_or(name);
     let listed = &queue.spec.tenants;
     let admitted = if listed.is_empty() { first == actor.tenant } else { listed.contains(&actor.tenant) };
-    if admitted || actor.role >= Role::Operator { Ok(queue.id) } else { Err(no_queue(actor, name)) }
+    if admitted || actor.role >= Role::Operator { Ok(Some(queue.id)) } else { Err(no_queue(actor, name)) }
 }
 
 /// A tenant's own queue lies at the top: a slash in its name would put it, and what it holds, below another tenant's.

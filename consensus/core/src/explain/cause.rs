@@ -53,7 +53,7 @@ impl Cause {
             (job.pending.is_empty(), Self::Dependency),
             (job.gang_ending, Self::GangEnds),
             (case.is_late(), Self::DeadlinePassed),
-            (case.now_ms < job.pause_until_ms, Self::Pause),
+            (case.now_ms < job.pauses_until_ms(), Self::Pause),
             (case.now_ms < job.earliest_ms(), Self::Begin),
             (job.parallel_room() == 0, Self::ParallelCap),
             (case.victims > 0, Self::Victims),
@@ -104,9 +104,18 @@ impl Cause {
             Self::DeadlinePassed => "has not started before its deadline: it is given up now".into(),
             Self::Begin => format!("begins no sooner than in {}, as asked", in_ms(job.earliest_ms())),
             Self::Pause => {
-                let pauses = count(job.pauses.into(), "time");
-                let left = in_ms(job.pause_until_ms);
-                format!("is a service that ended at once {pauses} in a row: it starts again in {left}")
+                let (pauses, left) = (count(job.pauses.into(), "time"), in_ms(job.pauses_until_ms()));
+                if job.spec.service {
+                    format!("is a service that ended at once {pauses} in a row: it starts again in {left}")
+                } else if job.spec.array.is_some() {
+                    format!(
+                        "rests before its next retries: what waits of it has failed before, and goes on in {left}"
+                    )
+                } else {
+                    format!(
+                        "rests before its next retry: it failed {pauses} in a row, and starts again in {left}"
+                    )
+                }
             }
             Self::ParallelCap => format!("waits for its own tasks: at most {} run at once", job.live),
             Self::Victims => {

@@ -15,6 +15,7 @@ mod times;
 mod turn;
 
 pub(crate) use short::short;
+pub(crate) use text::span;
 
 use crate::apply::depend::{self, Standing};
 use crate::placement::{Look, PlanConfig, Planner, View, standing};
@@ -134,7 +135,7 @@ impl<'s> Case<'s> {
         answer.held = job.held;
         answer.begin_ms = job.spec.begin_ms.filter(|at_ms| now_ms < *at_ms);
         answer.deadline_ms = job.spec.deadline_ms.filter(|_| job.started_ms.is_none());
-        answer.paused_until_ms = Some(job.pause_until_ms).filter(|at_ms| now_ms < *at_ms);
+        answer.paused_until_ms = Some(job.pauses_until_ms()).filter(|at_ms| now_ms < *at_ms);
         answer.parallel_max = job.spec.array.map(|array| array.parallel_max).filter(|most| *most > 0);
         answer.parts = self.look.parts.map(|(needed, fit)| WhyParts { needed, fit });
         answer.smaller_ask = if answer.impossible { None } else { self.smaller_text() };

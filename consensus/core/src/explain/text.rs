@@ -4,7 +4,7 @@
 const NAMES_SHOWN: usize = 4;
 
 /// A span for a sentence, rounded up to what matters: `45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`.
-pub(super) fn span(ms: u64) -> String {
+pub(crate) fn span(ms: u64) -> String {
     const MINUTE_S: u64 = 60;
     const HOUR_S: u64 = 3_600;
     const DAY_S: u64 = 86_400;

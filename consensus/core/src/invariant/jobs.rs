@@ -20,6 +20,7 @@ pub(super) fn check(state: &State, job: &Job, broken: &mut Vec<Violation>) {
     let apart = (0..sets.len()).all(|a| (a + 1..sets.len()).all(|b| sets[a].is_disjoint(sets[b])));
     let live = state.attempts_of(id).count();
     let sum: u64 = sets.iter().map(|set| u64::from(set.len())).sum::<u64>() + live as u64;
+    let sound = sound && job.rests_are_sound();
     if !sound || !apart || live != job.live as usize || sum != u64::from(job.tasks()) {
         broken.push(Violation::TasksDiffer { job: id });
     }

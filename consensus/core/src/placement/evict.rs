@@ -14,7 +14,7 @@ use crate::state::queue::Queue;
 use rota_protocol::ask::Ask;
 use rota_protocol::job::{AttemptState, EndReason};
 use rota_protocol::plan::{Move, Slot};
-use rota_protocol::queue::{Amounts, Excess, QueueId};
+use rota_protocol::queue::{Amounts, QueueId};
 use rota_protocol::work::Layout;
 use rota_protocol::{HostId, JobId, Token};
 use std::cmp::Reverse;
@@ -61,8 +61,8 @@ impl<'p> Round<'p> {
         }
         self.evict_all(&leaving, EndReason::Drain);
         for queue in &view.queues {
-            if queue.spec.excess == Excess::RequeueYoungest && !queue.held.within(&queue.bound()) {
-                let youngest = self.youngest_above(queue);
+            for user in queue.to_trim() {
+                let youngest = self.youngest_above(queue, user);
                 self.evict_all(&youngest, EndReason::Ceiling);
             }
         }
@@ -90,22 +90,26 @@ impl<'p> Round<'p> {
         parts.map(|a| a.token).filter(|token| !self.victims.contains(token)).collect()
     }
 
-    /// The youngest attempts of a queue that are too many for its bound.
-    fn youngest_above(&self, queue: &Queue) -> Vec<&'p Arc<Attempt>> {
-        let lies_in = |attempt: &Attempt| self.view.queue_path(attempt.queue).any(|q| q.id == queue.id);
+    /// The youngest attempts of a queue, or of one user of it, that are too many for its bound. What ends anyway is as
+    /// good as gone.
+    fn youngest_above(&self, queue: &Queue, user: Option<&str>) -> Vec<&'p Arc<Attempt>> {
+        let lies_in = |attempt: &Attempt| {
+            user.is_none_or(|user| user == attempt.user)
+                && self.view.queue_path(attempt.queue).any(|q| q.id == queue.id)
+        };
+        let ends = |a: &Arc<Attempt>| a.state == AttemptState::Ending || self.victims.contains(&a.token);
         let live = self.view.hosts.iter().flat_map(|row| row.attempts.iter());
         let mut live: Vec<&Arc<Attempt>> = live.filter(|a| lies_in(a)).collect();
         live.sort_by_key(|a| Reverse((a.granted_ms, a.token)));
-        let mut held = queue.held;
+        let (held, bound) = queue.held_and_bound(user);
+        let mut held = live.iter().filter(|a| ends(a)).fold(held, |held, a| held.minus(&a.amounts()));
         let mut youngest = Vec::new();
-        for attempt in live {
-            if held.within(&queue.bound()) {
+        for attempt in live.into_iter().filter(|a| !ends(a)) {
+            if held.within(&bound) {
                 break;
             }
             held = held.minus(&attempt.amounts());
-            if attempt.state != AttemptState::Ending {
-                youngest.push(attempt);
-            }
+            youngest.push(attempt);
         }
         youngest
     }

@@ -40,7 +40,7 @@ impl Round<'_> {
         if !self.shares.admits(self.view, job, &at_least(ask)) {
             return Tried::OverCeiling;
         }
-        let waiting = job.pending.first(room).into_iter().flat_map(|(start, end)| start..end);
+        let waiting = job.rested(self.now_ms).take(room as usize);
         let mut left = waiting.skip(begun as usize).peekable();
         while let Some(ordinal) = left.peek().copied() {
             if self.is_full() {

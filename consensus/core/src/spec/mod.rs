@@ -13,6 +13,7 @@ use rota_protocol::limits::{
     ARG_BYTES_MAX, ARGS_MAX, ARRAY_TASKS_MAX, GRACE_MS_MAX, NAME_BYTES_MAX, PRIORITY_MAX, RETRIES_MAX,
     SPEC_BYTES_MAX, TIME_LIMIT_MS_MAX,
 };
+use std::collections::BTreeSet;
 
 /// Checks a spec.
 ///
@@ -71,6 +72,12 @@ pub(crate) fn check_name(field: &str, text: &str) -> Result<(), PublicError> {
         return Err(PublicError::invalid(field, "contains a control character", "train-7"));
     }
     Ok(())
+}
+
+/// The first that is named a second time.
+pub(crate) fn twice<T: Ord>(all: &[T]) -> Option<&T> {
+    let mut seen = BTreeSet::new();
+    all.iter().find(|one| !seen.insert(*one))
 }
 
 fn check_command(spec: &JobSpec) -> Result<(), PublicError> {

@@ -1,6 +1,7 @@
 //! The shape of the work: gangs, dependencies, times, queue, warning. Only what the spec alone can tell.
 
 use super::check_name;
+use crate::explain::span;
 use rota_protocol::PublicError;
 use rota_protocol::job::JobSpec;
 use rota_protocol::limits::{ALTERNATIVES_MAX, DEPENDENCIES_MAX, GANG_PARTS_MAX, WARN_MS_MAX};
@@ -102,8 +103,11 @@ fn check_times(spec: &JobSpec) -> Result<(), PublicError> {
     if let (Some(begin_ms), Some(deadline_ms)) = (spec.begin_ms, spec.deadline_ms)
         && deadline_ms <= begin_ms
     {
-        let message = format!("{deadline_ms} ms is not after the begin, {begin_ms} ms");
-        return Err(PublicError::invalid("deadline", message, "a time after the begin"));
+        let message = match begin_ms - deadline_ms {
+            0 => "is the begin itself: nothing could start".to_owned(),
+            before_ms => format!("lies {} before the begin: nothing could start", span(before_ms)),
+        };
+        return Err(PublicError::invalid("deadline", message, "now+2h"));
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ pub mod spec;
 pub mod speeds;
 pub mod tally;
 pub(crate) mod token;
+mod trim;
 pub mod trust;
 
 use crate::placement::hetero::lengths::Lengths;
@@ -41,7 +42,6 @@ use queue::QueueTable;
 use reservation::ReservationTable;
 use rota_protocol::command::SecretHash;
 use rota_protocol::job::Actor;
-use rota_protocol::queue::Excess;
 use rota_protocol::reservation::ReservationSpec;
 use rota_protocol::{HostId, JobId, TaskId, Token};
 use speeds::Speeds;
@@ -248,8 +248,7 @@ impl State {
     #[must_use]
     pub fn wants_planning(&self, now_ms: u64) -> bool {
         let emptying = |host: &Host| host.drain.is_some() && host.evict_at_ms.is_some_and(|at| now_ms >= at);
-        let trimmed =
-            |queue: &queue::Queue| queue.spec.excess != Excess::LetEnd && !queue.held.within(&queue.bound());
+        let trimmed = |queue: &queue::Queue| queue.to_trim().next().is_some();
         !self.jobs.ready().is_empty()
             || self.jobs.turning().next().is_some()
             || self.jobs.lapsed(now_ms).next().is_some()

@@ -3,6 +3,7 @@
 
 use crate::state::attempt::Attempt;
 pub use crate::state::tally::Tally;
+use rota_protocol::limits::PRIORITY_DEFAULT;
 use rota_protocol::queue::{Amounts, QueueId, QueueSpec, parent_of};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -205,6 +206,12 @@ impl QueueTable {
         // Parents are made before their children, so the walk ends even in damaged tables.
         let above = |at: &QueueId| self.get(*at)?.parent.filter(|parent| parent < at);
         std::iter::successors(Some(id), above).map_while(|at| self.get(at))
+    }
+
+    /// The highest priority that a submitter may ask in a queue: what it or the nearest queue above it says.
+    #[must_use]
+    pub fn priority_max(&self, id: QueueId) -> u16 {
+        self.path(id).find_map(|queue| queue.spec.priority_max).unwrap_or(PRIORITY_DEFAULT)
     }
 
     /// Whether `id` is `above` or lies below it.

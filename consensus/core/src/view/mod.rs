@@ -19,7 +19,7 @@ use rota_protocol::ask::Ask;
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind};
 use rota_protocol::job::{Actor, JobSpec, JobState, Role};
 use rota_protocol::limits::LIST_ROWS_MAX;
-use rota_protocol::view::{AttemptRow, IdleRow, JobRow, JobView};
+use rota_protocol::view::{AttemptRow, IdleRow, JobRow, JobView, Paused};
 use rota_protocol::{DeviceUuid, HostId, JobId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,6 +84,7 @@ pub fn job(state: &State, id: JobId) -> Option<JobView> {
         },
         host_deaths: job.host_deaths(),
         held_for_deaths: job.is_held_for_deaths(),
+        paused: paused(state, job),
     })
 }
 
@@ -131,6 +132,15 @@ pub fn ask_text(ask: &Ask) -> String {
 }
 
 /// What each task of a job asks; the parts of a gang, and further asks, by their number.
+fn paused(state: &State, job: &Job) -> Option<Paused> {
+    let now_ms = state.clock_ms();
+    match job.resting(now_ms) {
+        Some((until_ms, tasks)) => Some(Paused { until_ms, tasks: u32::try_from(tasks).unwrap_or(u32::MAX) }),
+        None => Some(Paused { until_ms: job.pause_until_ms, tasks: job.pending.len() })
+            .filter(|paused| paused.until_ms > now_ms && paused.tasks > 0),
+    }
+}
+
 fn asks_text(spec: &JobSpec) -> String {
     let ask = ask_text(&spec.ask);
     let parts = match spec.gang {

@@ -7,6 +7,7 @@ use crate::state::job::{ClassKey, Job};
 use rota_protocol::ask::Ask;
 use rota_protocol::job::AttemptEnd;
 use rota_protocol::queue::Amounts;
+use rota_protocol::work::Relation;
 use std::collections::BTreeMap;
 
 /// Different classes whose reason for waiting is worked out for one list; the rest just wait.
@@ -40,7 +41,11 @@ pub(super) fn parent_at_fault(state: &State, job: &Job) -> String {
     let never = whole.into_iter().find(|dep| depend::of_job(state, dep) == Standing::Never);
     match never.or(job.spec.after.first()) {
         Some(dep) => match state.job(dep.job) {
-            Some(parent) => format!("(job {} {}, not {})", dep.job, parent.state, dep.relation),
+            Some(parent) if dep.relation == Relation::Ok => {
+                format!("(job {} {}, not ok)", dep.job, parent.state)
+            }
+            // It did not fail after a start: "not not-ok" would say it, and be read wrongly.
+            Some(parent) => format!("(job {} {}, asked was {})", dep.job, parent.state, dep.relation),
             None => format!("(job {} is known no more)", dep.job),
         },
         None => "(dependency)".into(),
@@ -58,7 +63,7 @@ fn own_reason(state: &State, job: &Job) -> Option<String> {
     if job.pending.is_empty() && !job.blocked.is_empty() {
         return Some("(dependency)".into());
     }
-    if state.clock_ms() < job.pause_until_ms {
+    if state.clock_ms() < job.pauses_until_ms() {
         return Some("(pause)".into());
     }
     if state.clock_ms() < job.earliest_ms() {

@@ -472,14 +472,22 @@ fn a_lemon_is_shunned_after_three_jobs() {
     };
     // The same job over and over is one job.
     let array = lab.submit("cpus=1 array=0-5 retries=9");
+    let rested = |lab: &mut Lab| {
+        let until_ms = lab.state.job(array).map_or(0, |job| job.earliest_ms().max(job.rests_until_ms(0)));
+        lab.now_ms = lab.now_ms.max(until_ms);
+    };
     for _ in 0..5 {
+        rested(&mut lab);
         assert_eq!(lab.begin(array, "0@h1"), Ok(()));
         let token = lab.token(array);
         lab.end(token, exit(1));
     }
+    rested(&mut lab);
     assert_eq!(lab.begin(array, "0@h2"), Ok(()));
     let token = lab.token(array);
     lab.end(token, exit(0));
+    // What is left of it is in nobody's way.
+    lab.cancel(array);
     fails_on(&mut lab, 2);
     assert_eq!(lab.host_state(2), HostState::Up, "two jobs");
     fails_on(&mut lab, 2);

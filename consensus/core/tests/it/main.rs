@@ -2,6 +2,7 @@
 //! and the field reports and fault rows that this crate answers. One binary, so that it links once.
 
 mod answers;
+mod bounds;
 mod care;
 mod depend;
 mod dice;
@@ -20,6 +21,7 @@ mod policy;
 mod props;
 mod queues;
 mod reserve;
+mod retries;
 mod rules;
 mod scripts;
 mod shares;

@@ -168,6 +168,7 @@ pub(crate) fn queue_spec(line: &str) -> QueueSpec {
             "borrows" => spec.borrows = value == "yes",
             "tenants" => spec.tenants = value.split(',').map(str::to_owned).collect(),
             "excess" if value == "requeue" => spec.excess = Excess::RequeueYoungest,
+            "priority_max" => spec.priority_max = Some(number(value) as u16),
             "weight" => spec.weight = number(value) as u32,
             "limit" => spec.time_limit_default_ms = Some(number(value) * 1_000),
             other => panic!("no such rule: {other}"),

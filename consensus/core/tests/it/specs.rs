@@ -12,7 +12,7 @@ use rota_protocol::work::{GangSpec, Warning};
 use rota_protocol::{ErrorCode, JobId};
 
 /// Lines that are refused with field and a word of the message, and beside each the nearest that is accepted.
-const LINES: [(&str, &str, &str, &str); 34] = [
+const LINES: [(&str, &str, &str, &str); 35] = [
     ("gpu_milli=1001", "ask.gpus", "1.001", "gpu_milli=1000"),
     ("gpu_milli=2500", "ask.gpus", "2.5", "gpu_milli=999"),
     ("gpus=129", "ask.gpus", "129", "gpus=128"),
@@ -42,7 +42,8 @@ const LINES: [(&str, &str, &str, &str); 34] = [
     ("queue=a//b", "queue", "a//b", "queue=a/b"),
     ("queue=/a", "queue", "/a", "queue=a"),
     ("queue=a/b/c/d/e/f/g/h/i", "queue", "a/b/c", "queue=a/b/c/d/e/f/g/h"),
-    ("begin=10 deadline=10", "deadline", "10 ms", "begin=10 deadline=11"),
+    ("begin=10 deadline=10", "deadline", "begin itself", "begin=10 deadline=11"),
+    ("begin=3600010 deadline=10", "deadline", "1 h before the begin", "begin=3600010 deadline=3600011"),
     ("requeue_status=0", "requeue_status", "0", "requeue_status=1"),
     ("service=yes array=0-1", "service", "array", "service=yes gang=2 after=any:1"),
     ("array=0-9999999%3 prio=101", "priority", "101", "array=0-9999999%3 prio=100"),
@@ -176,8 +177,8 @@ fn refused_by_the_state() {
     let mut lab = Lab::new();
     let now = lab.now_ms;
     for (line, field, word) in [
-        (format!("deadline={now}"), "deadline", "1000000 ms"),
-        ("deadline=1".to_owned(), "deadline", "1 ms"),
+        (format!("deadline={now}"), "deadline", "passed 0 s ago"),
+        ("deadline=1".to_owned(), "deadline", "passed 17 min ago"),
         ("after=ok:1".to_owned(), "after", "no job 1"),
         ("queue=nowhere".to_owned(), "queue", "nowhere"),
         ("queue=other".to_owned(), "queue", "other"),

@@ -126,6 +126,9 @@ pub enum ReplayError {
         /// The most there can be.
         most: usize,
     },
+    /// A host is to be left out twice.
+    #[error("host {0:?} is to be left out twice")]
+    Twice(String),
     /// The change takes all hosts away.
     #[error("no host is left")]
     NoHosts,
@@ -191,7 +194,10 @@ fn submits_ms(history: &History, config: &ReplayConfig) -> Vec<u64> {
 /// The history on other hosts.
 fn changed(history: &History, change: &Change) -> Result<History, ReplayError> {
     let mut history = history.clone();
-    for name in &change.without {
+    for (at, name) in change.without.iter().enumerate() {
+        if change.without[..at].contains(name) {
+            return Err(ReplayError::Twice(name.clone()));
+        }
         let at = history.hosts.iter().position(|host| host.name == *name);
         history.hosts.remove(at.ok_or_else(|| ReplayError::NoHost(name.clone()))?);
     }

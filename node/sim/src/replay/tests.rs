@@ -219,6 +219,11 @@ fn what_is_wrong_is_named() {
         ..ReplayConfig::default()
     };
     assert_eq!(run(&good(), &gone).expect_err("no such host").to_string(), "the history has no host \"b\"");
+    let twice = ReplayConfig {
+        change: Change { without: vec!["a".into(), "a".into()], ..Change::default() },
+        ..ReplayConfig::default()
+    };
+    assert_eq!(run(&good(), &twice).expect_err("twice").to_string(), "host \"a\" is to be left out twice");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod image;
 mod shape;
+mod told;
 
 use super::*;
 use proptest::prelude::*;
@@ -171,7 +172,9 @@ fn gpus_are_whole_cards_or_a_share_of_one_and_cpus_may_be_parts() {
         ("0", Some(0)),
         (" 8 ", Some(8_000)),
         ("0.5", Some(500)),
-        ("0.0000001", Some(1)),
+        ("0.001", Some(1)),
+        ("0.0001", None),
+        ("0.0000001", None),
         ("1.0", Some(1_000)),
         ("0.9999999", None),
         ("1.0000001", None),
@@ -194,7 +197,8 @@ fn gpus_are_whole_cards_or_a_share_of_one_and_cpus_may_be_parts() {
         (" 12.5 % ", Some(125)),
         ("100%", Some(1_000)),
         ("1", Some(1_000)),
-        ("0.0001%", Some(1)),
+        ("0.1%", Some(1)),
+        ("0.0999%", None),
         ("0", None),
         ("0%", None),
         ("-50%", None),

@@ -10,7 +10,7 @@ use rota_protocol::{ClusterId, RequestId};
 
 const RELATIONS: [Relation; 3] = [Relation::Ok, Relation::NotOk, Relation::Any];
 /// As many elements as an array may have.
-const MANY: u32 = rota_protocol::limits::ARRAY_TASKS_MAX as u32;
+const MANY: u32 = rota_protocol::limits::ARRAY_TASKS_MAX;
 /// Runs that may be looked at for one child, however many elements it has.
 const RUNS_MAX: u64 = 64;
 

@@ -173,7 +173,7 @@ fn above_ceiling(state: &State, victims: &[&Attempt]) -> Result<(), Refusal> {
         let Some(queue) = state.queues.get(id) else {
             continue;
         };
-        let (held, bound) = held_and_bound(queue, user);
+        let (held, bound) = queue.held_and_bound(user);
         let rest = held.minus(&ending.of(id, user)).minus(&going.of(id, user));
         let needed = |unit: &Token| units.get(unit).is_some_and(|unit| !rest.plus(unit).within(&bound));
         if !named.iter().any(needed) {
@@ -191,22 +191,12 @@ fn broken_bound<'a>(
     ending: &Tally,
 ) -> Option<(QueueId, Option<&'a str>)> {
     let above = |user: &Option<&str>| {
-        let (held, bound) = held_and_bound(queue, *user);
+        let (held, bound) = queue.held_and_bound(*user);
         !held.minus(&ending.of(queue.id, *user)).within(&bound)
     };
     let candidates = [None, Some(victim.user.as_str())];
     let broken = candidates.into_iter().find(above)?;
     (queue.spec.excess == Excess::RequeueYoungest).then_some((queue.id, broken))
-}
-
-fn held_and_bound(queue: &Queue, user: Option<&str>) -> (Amounts, Amounts) {
-    match user {
-        None => (queue.held, queue.bound()),
-        Some(user) => {
-            let held = queue.users.get(user).map(|share| share.held).unwrap_or_default();
-            (held, queue.spec.user_ceiling.amounts())
-        }
-    }
 }
 
 /// What the attempts hold that are wanted, along their queues' paths.

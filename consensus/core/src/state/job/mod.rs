@@ -2,11 +2,13 @@
 //! million tasks is one small value until its tasks start to differ.
 
 mod parts;
+mod rest;
 mod table;
 mod toll;
 mod waits;
 
 pub use parts::{Avoid, ClassKey, GangOver, Promise};
+pub use rest::{PAUSE_MS_MAX, PAUSE_MS_MIN, STEADY_MS};
 pub(crate) use table::JobTable;
 pub use toll::{HOST_DEATHS_MAX, Toll};
 pub use waits::WaitCause;
@@ -41,12 +43,6 @@ pub const EVICTIONS_MAX: usize = 8;
 const EVICTIONS_KEPT_MAX: usize = 512;
 /// The time over which evictions are counted, in ms.
 pub const EVICTIONS_MS: u64 = 3_600_000;
-/// First pause of a service whose process ends at once; each further one doubles it.
-pub const SERVICE_PAUSE_MS_MIN: u64 = 1_000;
-/// Longest pause of a service.
-pub const SERVICE_PAUSE_MS_MAX: u64 = 300_000;
-/// A service that ran this long ended by chance, not at once.
-pub const SERVICE_STEADY_MS: u64 = 60_000;
 
 /// What a job was when it was accepted, and what became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,6 +127,8 @@ pub struct Job {
     /// How long its ended attempts ran on each GPU model, in ms; only of jobs that take turns. Of a gang the first part
     /// speaks.
     pub(crate) served: Rare<BTreeMap<String, u64>>,
+    /// Its tasks that failed and are to be tried again; only of arrays.
+    pub(crate) rests: Option<Box<rest::Rests>>,
 }
 
 impl Job {
@@ -177,6 +175,7 @@ impl Job {
             turns: Rare::default(),
             toll: Toll::default(),
             served: Rare::default(),
+            rests: None,
         }
     }
 
@@ -237,7 +236,7 @@ impl Job {
     /// The earliest log time at which it may start.
     #[must_use]
     pub fn earliest_ms(&self) -> u64 {
-        self.spec.begin_ms.unwrap_or(0).max(self.pause_until_ms)
+        self.spec.begin_ms.unwrap_or(0).max(self.pauses_until_ms())
     }
 
     /// Evictions of a task within the hour before `now_ms`, oldest first.

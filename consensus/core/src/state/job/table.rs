@@ -299,4 +299,5 @@ fn close(job: &mut Job, now_ms: u64) {
     job.avoid = Rare::default();
     job.evictions = Rare::default();
     job.promise = None;
+    job.end_rests();
 }
