@@ -258,7 +258,7 @@ impl Consensus {
     /// linearizable. Returns the index.
     ///
     /// # Errors
-    /// `NoLeader` at the deadline, `Busy` if too many readers wait.
+    /// `NoLeader` at the deadline, `Busy` if too many readers wait, `StorageFull` if this peer has no room for what it lacks.
     pub async fn read_barrier(&self, deadline: Duration) -> Result<u64, PublicError> {
         self.0.reader.barrier(deadline).await
     }

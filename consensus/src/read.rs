@@ -6,6 +6,7 @@
 use crate::config::Raft;
 use crate::leadership::Leadership;
 use crate::link::PeerLink;
+use crate::log::store::LogStore;
 use crate::watch;
 use openraft::ReadPolicy;
 use rota_protocol::ids::HostId;
@@ -20,6 +21,9 @@ use tokio::time::{Instant, timeout_at};
 const WAITING_MAX: usize = 16_384;
 /// How long a caller rests after a refusal that no change of leader explains.
 const REST: Duration = Duration::from_millis(10);
+
+/// How long a peer whose disk is full may take to apply what it has: what it lacks it will not get.
+const APPLIES: Duration = Duration::from_millis(250);
 
 /// The log index up to which a reader must have applied.
 type Confirmed = Result<u64, PublicError>;
@@ -111,6 +115,7 @@ pub(crate) struct Reader {
     pub leadership: watch::Receiver<Leadership>,
     pub failed: watch::Receiver<Option<String>>,
     pub applied: watch::Receiver<u64>,
+    pub log: LogStore,
     pub local: Rounds,
     pub remote: Rounds,
     pub fresh: Fresh,
@@ -179,16 +184,7 @@ impl Reader {
             };
             match confirmed {
                 Err(_) => return Err(no_leader()),
-                Ok(Ok(index)) => {
-                    let mut applied = self.applied.clone();
-                    return match timeout_at(deadline, applied.wait_for(|done| *done >= index)).await {
-                        Ok(Ok(_)) => Ok(index),
-                        Ok(Err(_)) => Err(stopped()),
-                        Err(_) => {
-                            Err(PublicError::new(ErrorCode::NoLeader, "this peer is behind").retry_after(100))
-                        }
-                    };
-                }
+                Ok(Ok(index)) => return self.reach(index, deadline).await,
                 Ok(Err(error)) if error.code == ErrorCode::Busy => return Err(error),
                 Ok(Err(_)) => {
                     let rest = async {
@@ -207,5 +203,22 @@ impl Reader {
                 }
             }
         }
+    }
+    /// Waits until this is applied here.
+    async fn reach(&self, index: u64, deadline: Instant) -> Confirmed {
+        let mut applied = self.applied.clone();
+        let soon = deadline.min(Instant::now() + APPLIES);
+        for until in [soon, deadline] {
+            match timeout_at(until, applied.wait_for(|done| *done >= index)).await {
+                Ok(Ok(_)) => return Ok(index),
+                Ok(Err(_)) => return Err(stopped()),
+                Err(_) if self.log.0.is_full() => {
+                    let why = "this peer is behind: its disk has no room for log entries; ask another host";
+                    return Err(PublicError::new(ErrorCode::StorageFull, why).retry_after(1_000));
+                }
+                Err(_) => {}
+            }
+        }
+        Err(PublicError::new(ErrorCode::NoLeader, "this peer is behind").retry_after(100))
     }
 }

@@ -82,7 +82,7 @@ pub(crate) async fn start(
     let (own, to) = ((host, shared.clone()), (raft.clone(), link.clone()));
     let comparer = Comparer::new(own, to, watched.clone(), period);
     tasks.extend((!tuning.faults.blind).then(|| spawn(comparer.watch())));
-    let (reader, readers) = reader(&raft, host, link, lease, &watched, &shared);
+    let (reader, readers) = reader(&raft, host, link, lease, &watched, &shared, log.clone());
     tasks.extend(readers);
     let surroundings = (tuning.disk.clone(), tuning.faults.trusting);
     tasks.push(spawn(keep_log_short(raft.clone(), log.clone(), shared.clone(), tuning)));
@@ -116,6 +116,7 @@ fn reader(
     lease: Duration,
     watched: &Watched,
     shared: &Shared,
+    log: LogStore,
 ) -> (Reader, [JoinHandle<()>; 2]) {
     let core = raft.clone();
     let (local, at_home) = Rounds::start(move || {
@@ -133,6 +134,7 @@ fn reader(
         leadership: watched.leadership.subscribe(),
         failed: watched.failed.subscribe(),
         applied: shared.applied(),
+        log,
         local,
         remote,
         fresh: Fresh::default(),

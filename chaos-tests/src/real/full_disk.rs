@@ -9,7 +9,8 @@ use super::traffic::{Traffic, waits};
 use rota_node::lab::{Lab, LabError, new_request, wait_for};
 use rota_node::lab_work::Stubborn;
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
-use rota_protocol::error::ErrorCode;
+use rota_protocol::error::{ErrorCode, PublicError};
+use rota_protocol::ids::HostId;
 use rota_protocol::job::JobSpec;
 use rustix::process::Signal;
 use std::cell::RefCell;
@@ -158,13 +159,17 @@ async fn all_full(lab: &mut Lab, mounts: &[Mounted], figures: &mut Figures) -> R
     if refused != Some(ErrorCode::StorageFull) {
         violations.push(format!("full disks were answered with {refused:?}"));
     }
-    let leader = lab.leader().await?;
-    let term = newest_term(lab, lab.peers.len()).await;
+    // Nothing may be certain now, not even a read: a leader that was elected while the last entries were under way has
+    // them before its own, and its followers take neither. That it leads is known all the same.
+    let (term, leader) = newest_term(lab, lab.peers.len()).await;
+    let leader = leader.and_then(|leader| lab.peers.iter().position(|peer| peer.host == leader));
+    let leader =
+        leader.ok_or_else(|| LabError::from(PublicError::new(ErrorCode::NoLeader, "nobody leads")))?;
     let killed = Instant::now();
     lab.signal(leader, Signal::KILL)?;
     // What the new leader lacks room for it cannot commit; but it was voted for, and the votes are on the disks.
     let voted = wait_for("votes on full disks", Duration::from_secs(20), async || {
-        (newest_term(lab, leader).await > term).then_some(())
+        (newest_term(lab, leader).await.0 > term).then_some(())
     });
     if voted.await.is_err() {
         violations.push("no vote could be written on full disks".into());
@@ -182,14 +187,14 @@ async fn all_full(lab: &mut Lab, mounts: &[Mounted], figures: &mut Figures) -> R
     Ok(violations)
 }
 
-/// The newest term that any peer but this one knows.
-async fn newest_term(lab: &Lab, but: usize) -> u64 {
-    let mut newest = 0;
+/// The newest term that any peer but this one knows, and who leads in it.
+async fn newest_term(lab: &Lab, but: usize) -> (u64, Option<HostId>) {
+    let mut newest = (0, None);
     for (_, peer) in lab.peers.iter().enumerate().filter(|(number, _)| *number != but) {
         let Ok(client) = peer.client().await else { continue };
         let ask = ApiRequest::Cluster { freshness: Freshness::Stale };
         if let Ok(ApiReply::Cluster(view)) = client.call(ask).await {
-            newest = newest.max(view.term);
+            newest = newest.max((view.term, view.leader));
         }
     }
     newest

@@ -28,6 +28,7 @@ use rules::{busy, is_leader_bound, is_safe, too_large, unknown};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
@@ -94,8 +95,14 @@ impl Proposals {
             Err(error) => return Answer::Failed(error),
         };
         let deadline = item.deadline;
-        if self.queue.try_send(item).is_err() {
-            return Answer::Failed(busy());
+        match self.queue.try_send(item) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => return Answer::Failed(busy()),
+            // This peer stops: who asked it asks another.
+            Err(TrySendError::Closed(item)) => {
+                item.give_up();
+                return answer.await.unwrap_or(Answer::Failed(no_leader()));
+            }
         }
         match timeout_at(deadline, answer).await {
             Ok(Ok(answer)) => answer,

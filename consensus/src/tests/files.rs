@@ -113,6 +113,34 @@ async fn a_full_disk_refuses_proposals_until_there_is_room() {
     tokio::time::timeout(PATIENCE, again).await.expect("room again");
 }
 
+/// Fault D6: a peer that has no room for what it lacks tells readers so at once, who ask another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_behind_a_full_disk_sends_readers_away() {
+    let mut cluster = Cluster::found_with(Tuning { segment_bytes: 64 << 10, ..Tuning::default() }).await;
+    cluster.grow(3).await;
+    let leader = cluster.leader().await;
+    let full = cluster.others(leader)[0];
+    let dir = cluster.path(full);
+    for n in 2..200 {
+        // What is there already is in use; the next ones cannot be made.
+        let _ = std::fs::create_dir(dir.join(format!("spare-{n}.seg")));
+    }
+    let behind = async {
+        loop {
+            cluster.submit(leader, cluster.request()).await.expect("two of three have room");
+            if cluster.peers[&full].status().storage_full {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, behind).await.expect("full");
+    let last = cluster.submit(leader, cluster.request()).await.expect("accepted");
+    let peer = &cluster.peers[&full];
+    let read = peer.read_barrier(PATIENCE).await;
+    assert_eq!(read.map_err(|e| e.code), Err(ErrorCode::StorageFull));
+    assert!(peer.read(|state| state.job(last).is_none()));
+}
+
 /// Fault R7: an entry of a newer format halts the peer; it is never skipped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_entry_of_a_newer_format_halts_the_peer() {

@@ -76,6 +76,20 @@ async fn the_old_leaders_own_writes_are_proposed_again() {
     }
 }
 
+/// A peer that stops says that it leads no more, not that it is busy: followers send what they forward to the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_stops_sends_proposals_on() {
+    let mut cluster = Cluster::of(3).await;
+    let leader = cluster.leader().await;
+    let stopped = cluster.peers[&leader].clone();
+    cluster.stop(leader).await;
+    let own = stopped.propose(vec![job(cluster.request())], PATIENCE).await;
+    assert_eq!(own.map_err(|e| e.code), Err(ErrorCode::NoLeader));
+    let forwarded = PeerRequest::Propose { proposals: vec![job(cluster.request())] };
+    let reply = stopped.handle(cluster.others(leader)[0], forwarded).await;
+    assert!(matches!(reply, PeerReply::NotLeader { .. }), "{reply:?}");
+}
+
 /// What waits behind an entry that is under way was surely not delivered: it goes to the next leader, whatever it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_never_left_is_proposed_to_the_next_leader() {
