@@ -2,6 +2,7 @@
 //!
 //! What this is not: a way to act. The product uses none of it.
 
+use crate::snapshot_file::SEALED;
 use crate::wire;
 use crate::{Consensus, config};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -67,6 +68,19 @@ impl Consensus {
         self.write_raw(rota_protocol::codec::encode(&entry).unwrap_or_default()).await;
     }
 
+    /// The messages by which this peer would send a snapshot of these bytes, and the question behind them. `total` is
+    /// the length that it announces.
+    #[must_use]
+    pub fn pieces_of(&self, snapshot: &[u8], total: u64) -> Vec<PeerRequest> {
+        let vote = self.0.raft.metrics().borrow_watched().vote;
+        let pieces = snapshot.chunks(config::CHUNK_BYTES).enumerate().map(|(at, piece)| {
+            wire::Chunk::new(&vote, total, (at * config::CHUNK_BYTES) as u64, piece.to_vec())
+        });
+        let question = wire::Chunk::new(&vote, total, total, Vec::new());
+        let message = |chunk| PeerRequest::Raft { call: RaftCall::Snapshot, body: wire::encode(&chunk) };
+        pieces.chain([question]).map(message).collect()
+    }
+
     /// Term, index and checksum of the entries of this peer's log from an index on.
     #[must_use]
     pub fn entries_from(&self, index: u64) -> Vec<(Mark, u32)> {
@@ -105,21 +119,6 @@ pub fn feigned_success() -> PeerReply {
     PeerReply::Raft { body: wire::append_reply_to_bytes(openraft::raft::AppendEntriesResponse::Success) }
 }
 
-impl Consensus {
-    /// The messages by which this peer would send a snapshot of these bytes, and the question behind them. `total` is
-    /// the length that it announces.
-    #[must_use]
-    pub fn pieces_of(&self, snapshot: &[u8], total: u64) -> Vec<PeerRequest> {
-        let vote = self.0.raft.metrics().borrow_watched().vote;
-        let pieces = snapshot.chunks(config::CHUNK_BYTES).enumerate().map(|(at, piece)| {
-            wire::Chunk::new(&vote, total, (at * config::CHUNK_BYTES) as u64, piece.to_vec())
-        });
-        let question = wire::Chunk::new(&vote, total, total, Vec::new());
-        let message = |chunk| PeerRequest::Raft { call: RaftCall::Snapshot, body: wire::encode(&chunk) };
-        pieces.chain([question]).map(message).collect()
-    }
-}
-
 /// What a peer answers to a piece of a snapshot: where the next begins, and whether all is installed.
 #[must_use]
 pub fn piece_taken(reply: &PeerReply) -> Option<(u64, bool)> {
@@ -129,7 +128,7 @@ pub fn piece_taken(reply: &PeerReply) -> Option<(u64, bool)> {
 
 /// Makes the checksum of a snapshot's header fit again, as one who forges it would.
 pub fn reseal_snapshot(bytes: &mut [u8]) {
-    if let Some((header, rest)) = bytes.split_at_mut_checked(60)
+    if let Some((header, rest)) = bytes.split_at_mut_checked(SEALED)
         && let Some(crc) = rest.first_chunk_mut::<4>()
     {
         *crc = crc32fast::hash(header).to_le_bytes();

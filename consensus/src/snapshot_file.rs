@@ -34,6 +34,8 @@ use std::sync::Arc;
 const MAGIC: [u8; 8] = *b"RTASNAP1";
 const FORMAT: u16 = 1;
 const HEADER: usize = 64;
+/// Bytes of the header that its checksum covers: all before it.
+pub(crate) const SEALED: usize = HEADER - 4;
 /// Largest meta: a membership of a thousand hosts takes about 10 KiB.
 const META_BYTES_MAX: usize = 1 << 20;
 
@@ -175,7 +177,7 @@ fn parse_as(
     if header[..8] != MAGIC {
         return Err(damaged("it does not begin as a snapshot"));
     }
-    if crc32fast::hash(&header[..60]) != u32_at(header, 60) {
+    if crc32fast::hash(&header[..SEALED]) != u32_at(header, SEALED) {
         return Err(damaged("the header's checksum is wrong"));
     }
     let format = u16::from_le_bytes([header[8], header[9]]);

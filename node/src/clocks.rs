@@ -3,15 +3,12 @@
 
 use crate::io::clock;
 use crate::logic::drift::{ASK_MS, Answer, Drift, PEERS_MAX, Verdict};
-use crate::logic::storage::Change;
 use crate::meters;
 use crate::net::PeerLink;
 use crate::node::Node;
+use crate::own_drain;
 use futures_util::future::join_all;
 use rota_protocol::HostId;
-use rota_protocol::command::{Command, Proposal};
-use rota_protocol::ids::RequestId;
-use rota_protocol::job::Actor;
 use rota_protocol::peer::{PeerReply, PeerRequest};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -49,7 +46,7 @@ pub(crate) async fn watch(node: Weak<Node>) {
             drift.decide(verdict, now_us, host.drain.as_deref())
         });
         if let Some(change) = change {
-            tell(&node, change).await;
+            own_drain::tell(&node, change, "the rate of the clock", DEADLINE).await;
         }
     }
 }
@@ -65,16 +62,4 @@ async fn ask(node: &Arc<Node>) -> Vec<(HostId, Answer)> {
         Some((host, Answer { asked_us, heard_us, theirs_us: boottime_us, boot }))
     });
     join_all(answers).await.into_iter().flatten().collect()
-}
-
-async fn tell(node: &Node, change: Change) {
-    let command = match change {
-        Change::Drain(reason) => Command::DrainHost { host: node.host, reason },
-        Change::Undrain => Command::UndrainHost { host: node.host },
-    };
-    tracing::warn!(?command, "the clock's rate decides whether work comes");
-    let proposal = Proposal { request: RequestId::NONE, actor: Actor::system(), command };
-    if let Err(error) = node.consensus.propose(vec![proposal], DEADLINE).await {
-        tracing::warn!(%error, "the log was not told of the clock; it is tried again");
-    }
 }

@@ -50,7 +50,8 @@ pub enum LabError {
     Replicas(rota_sim::bench::replicas::ReplicaError),
 }
 
-fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> LabError {
+/// What a file operation of a lab failed at.
+pub fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> LabError {
     let what = what.into();
     move |error| LabError::Io(what, error)
 }

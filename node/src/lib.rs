@@ -34,6 +34,7 @@ pub mod node;
 pub mod notify;
 pub mod ops;
 pub mod output_config;
+mod own_drain;
 pub mod parse;
 pub mod peer_handler;
 pub mod recovery;

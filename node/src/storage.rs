@@ -1,10 +1,8 @@
 //! Watches the disk under the data directory: `logic::storage` decides, this carries it to the log.
 
-use crate::logic::storage::{Change, decide};
+use crate::logic::storage::decide;
 use crate::node::Node;
-use rota_protocol::command::{Command, Proposal};
-use rota_protocol::ids::RequestId;
-use rota_protocol::job::Actor;
+use crate::own_drain;
 use std::path::Path;
 use std::sync::Weak;
 use std::time::Duration;
@@ -28,15 +26,9 @@ pub(crate) async fn watch(node: Weak<Node>) {
             let host = state.host(node.host)?;
             decide(free, floor, host.drain.as_deref())
         });
-        let command = match change {
-            Some(Change::Drain(reason)) => Command::DrainHost { host: node.host, reason },
-            Some(Change::Undrain) => Command::UndrainHost { host: node.host },
-            None => continue,
-        };
-        tracing::warn!(?command, free_mib = free >> 20, "the disk's free space decides whether work comes");
-        let proposal = Proposal { request: RequestId::NONE, actor: Actor::system(), command };
-        if let Err(error) = node.consensus.propose(vec![proposal], DEADLINE).await {
-            tracing::warn!(%error, "the log was not told of the disk; it is tried again");
+        if let Some(change) = change {
+            let cause = format!("the disk's free space, {} MiB,", free >> 20);
+            own_drain::tell(&node, change, &cause, DEADLINE).await;
         }
     }
 }

@@ -43,8 +43,9 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>
     deserializer.deserialize_byte_buf(Bytes)
 }
 
-/// One of a list, to be written.
-struct Lent<'a>(&'a [u8]);
+/// Bytes that are written whole, such as one of a list.
+#[derive(Debug, Clone, Copy)]
+pub struct Lent<'a>(pub &'a [u8]);
 
 impl Serialize for Lent<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

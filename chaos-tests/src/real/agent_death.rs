@@ -2,7 +2,7 @@
 //! or are ended when nobody can answer for them any more.
 
 use super::Bench;
-use super::beats::Beats;
+use super::beats::{Beats, now_ns};
 use super::ends::left_over;
 use super::freeze::{position, running_on};
 use super::host_files::{lab_with_files, program, set_settings};
@@ -147,11 +147,6 @@ pub(super) async fn not_restarted(bench: &Bench) -> Result<Report, LabError> {
     Ok(Report::of("P7", bench.rounds, &violations)
         .figure("smallest_distance_ms", u64::try_from(smallest).unwrap_or(0), None)
         .figure("orphan_lived_ms", orphan_max, Some(ORPHAN_MS_MAX)))
-}
-
-fn now_ns() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// P11: a second agent on the same data directory ends with a message, and the first does not notice.

@@ -6,7 +6,7 @@ use super::agent_death::{output, show};
 use super::freeze::{position, running_on};
 use super::host_files::program;
 use super::report::Report;
-use rota_node::lab::{Lab, LabError, free_port, new_request, wait_for};
+use rota_node::lab::{Lab, LabError, free_port, io, new_request, wait_for};
 use rota_node::lab_work::{Stubborn, shell_job, true_job, with_gpus};
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness, QueueFilter};
 use rota_protocol::ids::JobId;
@@ -22,11 +22,6 @@ const AGAIN_MS_MAX: u64 = 10_000;
 const LIMIT: Duration = Duration::from_secs(30);
 /// Jobs that are in flux when a host goes.
 const FLUX: usize = 30;
-
-fn io(what: &str) -> impl FnOnce(std::io::Error) -> LabError {
-    let what = what.to_owned();
-    move |error| LabError::Io(what, error)
-}
 
 /// A lab whose agents serve HTTP, each at a port of its own, which are returned.
 async fn with_http(bench: &Bench, name: &str) -> Result<(Lab, Vec<u16>), LabError> {

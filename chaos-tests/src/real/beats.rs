@@ -2,11 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The file that beating tasks append to.
 #[derive(Debug, Clone)]
 pub struct Beats {
     path: PathBuf,
+}
+
+/// The time by which tasks beat, in ns since the epoch.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// First and last sign of life of one attempt, in ns since the epoch.

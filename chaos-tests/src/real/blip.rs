@@ -2,7 +2,7 @@
 //! has moved, once, and everything fits together when it is back.
 
 use super::Bench;
-use super::beats::Beats;
+use super::beats::{Beats, now_ns};
 use super::freeze::{position, running_on};
 use super::proxy::{Fault, Wires};
 use super::report::Report;
@@ -132,11 +132,10 @@ const BEAT_MS_MAX: u64 = 1_000;
 
 /// How long ago the task, or one of its attempts, beat last, in ms.
 fn silent_ms(lasting: &Lasting, token: Option<Token>) -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let lives = lasting.beats.lives();
     let chosen = lives.iter().filter(|(id, _)| token.is_none_or(|token| token.0 == **id));
     let last_ns = chosen.map(|(_, life)| life.last_ns).max().unwrap_or(0);
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).saturating_sub(last_ns) / 1_000_000
+    now_ns().saturating_sub(last_ns) / 1_000_000
 }
 
 /// Longer than the lease: the old copy is silent before the new one beats, and the new one stays.
@@ -150,7 +149,7 @@ async fn long_cut(
 ) -> Result<Vec<String>, LabError> {
     let mut violations = Vec::new();
     let old = attempts(client, jobs[moved].job).await?.first().map(|attempt| attempt.token);
-    let cut = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let cut_ns = now_ns();
     wires.set_around(at, Fault::CUT);
     tokio::time::sleep(LONG).await;
     wires.heal();
@@ -173,7 +172,6 @@ async fn long_cut(
         }
     }
     let first = old.and_then(|old| jobs[moved].beats.lives().get(&old.0).copied());
-    let cut_ns = u64::try_from(cut.as_nanos()).unwrap_or(u64::MAX);
     let beat_on = first.map_or(0, |life| life.last_ns.saturating_sub(cut_ns) / 1_000_000);
     figures.beat_on_ms = figures.beat_on_ms.max(beat_on);
     for (number, lasting) in jobs.iter().enumerate() {

@@ -7,7 +7,7 @@
 use super::Bench;
 use super::row::Row;
 use rota_node::io::proc;
-use rota_node::lab::{LabError, wait_for};
+use rota_node::lab::{LabError, io, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -182,11 +182,6 @@ impl Host {
         })
         .await
     }
-}
-
-fn io(what: &str) -> impl FnOnce(std::io::Error) -> LabError {
-    let what = what.to_owned();
-    move |error| LabError::Io(what, error)
 }
 
 /// G11: the shipped unit under a systemd of its own.

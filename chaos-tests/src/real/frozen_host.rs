@@ -3,7 +3,7 @@
 
 use super::Bench;
 use super::agent_death::show;
-use super::beats::Beats;
+use super::beats::{Beats, now_ns};
 use super::ends::cancel;
 use super::freeze::{position, running_on};
 use super::report::Report;
@@ -13,18 +13,13 @@ use rota_node::lab_work::{Stubborn, shell_job};
 use rota_protocol::job::JobState;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// How long the old copy may live after the host has woken, in ms: the stated 200 and one beat.
 const AFTER_THAW_MS_MAX: u64 = 200 + 40;
 /// From the last contact until the work runs elsewhere, in ms: L (1 + rho), a plan and a start.
 const ELSEWHERE_MS_MAX: u64 = 5_000 + 50 + 3_000;
 const LIMIT: Duration = Duration::from_secs(30);
-
-fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
 
 /// Signals an agent and all that came of it; what is made meanwhile as well.
 fn signal_all(agent: i32, signal: Signal) -> usize {

@@ -2,7 +2,7 @@
 //! for them in the data directory and then becomes the program.
 
 use super::Bench;
-use rota_node::lab::{Lab, LabError, LabOptions, Peer};
+use rota_node::lab::{Lab, LabError, LabOptions, Peer, io};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -10,11 +10,6 @@ use std::path::Path;
 const SETTINGS: &str = "rota.toml";
 /// What its kernel says of the boot, in place of the real one.
 const BOOT: &str = "boot_id";
-
-fn io(what: &str) -> impl FnOnce(std::io::Error) -> LabError {
-    let what = what.to_owned();
-    move |error| LabError::Io(what, error)
-}
 
 /// A lab whose agents look for files of their own.
 pub(super) async fn lab_with_files(bench: &Bench, scenario: &str, peers: usize) -> Result<Lab, LabError> {
@@ -31,18 +26,15 @@ fn look_for_files(bench: &Bench, options: &mut LabOptions) -> Result<(), LabErro
     let script = options.dir.join("rota.sh");
     // The mount is seen by this agent and what it starts, and by nobody else.
     let text = format!(
-        "#!/bin/sh\n\
-         data=\"\"; last=\"\"\n\
+        "data=\"\"; last=\"\"\n\
          for word in \"$@\"; do [ \"$last\" = --data-dir ] && data=$word; last=$word; done\n\
          case \" $* \" in *\" agent \"*) ;; *) exec {exe} \"$@\" ;; esac\n\
          [ -f \"$data/{SETTINGS}\" ] && set -- \"$@\" --config \"$data/{SETTINGS}\"\n\
          [ -f \"$data/{BOOT}\" ] || exec {exe} \"$@\"\n\
-         exec unshare -m sh -c 'mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"' \"$data/{BOOT}\" {exe} \"$@\"\n",
+         exec unshare -m sh -c 'mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"' \"$data/{BOOT}\" {exe} \"$@\"",
         exe = bench.exe.display(),
     );
-    std::fs::write(&script, text).map_err(io("the lab's script"))?;
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))
-        .map_err(io("the lab's script"))?;
+    program(&script, &text)?;
     options.exe = script;
     Ok(())
 }

@@ -4,7 +4,7 @@
 
 use super::Bench;
 use super::row::Row;
-use rota_node::lab::{Lab, LabError, new_request};
+use rota_node::lab::{Lab, LabError, io, new_request};
 use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::command::TokenUse;
 use rota_protocol::error::{ErrorCode, PublicError};
@@ -14,11 +14,6 @@ use std::time::{Duration, Instant};
 
 /// How long the token that is to be over counts: more than a commit takes on a busy machine.
 const STALE_AFTER_MS: u64 = 3_000;
-
-fn io(what: &str) -> impl FnOnce(std::io::Error) -> LabError {
-    let what = what.to_owned();
-    move |error| LabError::Io(what, error)
-}
 
 /// A try: its name, its words, and what the refusal must say one of.
 struct Try {

@@ -1,7 +1,7 @@
 //! Small file systems for one host of a lab each, so that its disk can be full or turn read-only without the machine's:
 //! a tmpfs, or an ext4 in a file. They go with the value, whatever still holds files there.
 
-use rota_node::lab::LabError;
+use rota_node::lab::{LabError, io};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,11 +21,6 @@ pub(super) struct Mounted {
 /// Why file systems cannot be mounted here; none if they can.
 pub(super) fn cannot_mount() -> Option<&'static str> {
     (!rustix::process::geteuid().is_root()).then_some("mounting a file system needs root")
-}
-
-fn io(what: &str) -> impl FnOnce(std::io::Error) -> LabError {
-    let what = what.to_owned();
-    move |error| LabError::Io(what, error)
 }
 
 fn run(program: &str, args: &[&str]) -> Result<(), LabError> {

@@ -8,7 +8,7 @@ use super::freeze::position;
 use super::row::Row;
 use rota_node::client::Client;
 use rota_node::io::proc;
-use rota_node::lab::{Lab, LabError, wait_for};
+use rota_node::lab::{Lab, LabError, io, wait_for};
 use rota_node::lab_work::{Stubborn, shell_job, true_job, with_gpus};
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
 use rota_protocol::error::ErrorCode;
@@ -29,11 +29,6 @@ const MEMORY: u64 = 24 << 20;
 /// Variables of one job that takes memory, and their length in bytes.
 const FAT: (usize, usize) = (3, 60 << 10);
 const LIMIT: Duration = Duration::from_secs(60);
-
-fn io(what: &str) -> impl FnOnce(std::io::Error) -> LabError {
-    let what = what.to_owned();
-    move |error| LabError::Io(what, error)
-}
 
 /// P10: descriptors, processes, memory.
 pub(super) async fn of_everything(bench: &Bench) -> Result<Row, LabError> {

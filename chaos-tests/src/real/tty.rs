@@ -1,7 +1,7 @@
 //! A person's terminal with a program at it, for tests: keys are pressed, the window is resized, what is shown is read.
 
 use super::row::Row;
-use rota_node::lab::LabError;
+use rota_node::lab::{LabError, io};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -17,11 +17,6 @@ pub(super) struct Client {
     theirs: OwnedFd,
     child: Child,
     shown: String,
-}
-
-fn io(what: &str) -> impl FnOnce(std::io::Error) -> LabError {
-    let what = what.to_owned();
-    move |error| LabError::Io(what, error)
 }
 
 impl Client {

@@ -7,7 +7,7 @@ use crate::world::rng::Rng;
 use rota_node::logic::drift::{ASK_MS, Answer, Drift, Verdict};
 use rota_node::logic::lease::{LeaseHolder, LeaseParams};
 use rota_node::logic::lease_book::LeaseBook;
-use rota_node::logic::storage::Change;
+use rota_node::logic::own_drain::Change;
 use rota_protocol::{BootId, HostId, LeaseEpoch};
 
 /// The row.

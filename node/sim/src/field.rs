@@ -67,6 +67,12 @@ pub fn speed(
     Err(FieldError { place: place(), field: field(), text: format!("{steps_s:?}"), want, example: "12.5" })
 }
 
+/// The first of these figures that came out as no number.
+#[must_use]
+pub fn no_number(figures: &[(&'static str, f64)]) -> Option<&'static str> {
+    figures.iter().find(|(_, figure)| !figure.is_finite()).map(|(name, _)| *name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

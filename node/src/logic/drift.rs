@@ -6,7 +6,7 @@
 //! differs from most of those who answered is the one that is wrong; of two hosts alone nobody knows, and both are.
 
 use super::lease::LeaseParams;
-use super::storage::Change;
+use super::own_drain::Change;
 use rota_protocol::{BootId, HostId};
 use std::collections::{BTreeMap, VecDeque};
 

@@ -25,6 +25,7 @@ pub mod ledger;
 pub mod life;
 pub mod outbox;
 pub mod output;
+pub mod own_drain;
 pub mod reclaim;
 pub mod reconcile;
 pub mod renewal;

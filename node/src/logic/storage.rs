@@ -1,17 +1,10 @@
 //! When a host whose disk runs full takes nothing new, and when it does again. What runs is never ended for it: its
 //! output is bounded, and what the disk refuses is counted.
 
+use super::own_drain::Change;
+
 /// How a drain of this decider's own begins; one that says anything else is somebody else's, and is left alone.
 pub const REASON: &str = "storage_low";
-
-/// What is to be done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// Place nothing new here, for this reason.
-    Drain(String),
-    /// Place work here again.
-    Undrain,
-}
 
 /// Looks at the free space, and at why the host is drained, if it is. Between the floor and a quarter above it nothing
 /// changes, so that a host on the edge does not flap.

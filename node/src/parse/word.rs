@@ -2,6 +2,7 @@
 //! word that is none of them.
 
 use super::amount::quoted;
+use rota_core::spec::twice;
 use rota_protocol::api::OutputStream;
 use rota_protocol::job::{ArraySpec, JobState};
 use rota_protocol::limits::{ARRAY_TASKS_MAX, NAME_BYTES_MAX};
@@ -249,8 +250,8 @@ pub fn label(field: &str, text: &str) -> Result<(String, String), PublicError> {
 /// # Errors
 /// Something is.
 pub fn once_each(field: &str, all: Vec<String>) -> Result<Vec<String>, PublicError> {
-    match all.iter().enumerate().find(|(at, name)| all[..*at].contains(name)) {
-        Some((_, name)) => {
+    match twice(&all) {
+        Some(name) => {
             let message = format!("{} is given twice", quoted(name));
             Err(PublicError::invalid(field, message, name))
         }

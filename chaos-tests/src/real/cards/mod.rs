@@ -16,7 +16,7 @@ mod xids;
 use super::Bench;
 use super::row::Row;
 use fake_nvml::script::Card;
-use rota_node::lab::LabError;
+use rota_node::lab::{LabError, io};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -77,11 +77,6 @@ fn place(name: &str) -> usize {
 /// The address of one of [`eight`], as the kernel writes it.
 fn bus(at: usize) -> String {
     format!("0000:{:02x}:00", 0x3b + at)
-}
-
-fn io(what: &str) -> impl FnOnce(std::io::Error) -> LabError {
-    let what = what.to_owned();
-    move |error| LabError::Io(what, error)
 }
 
 fn ms(since: Instant) -> u64 {

@@ -9,7 +9,7 @@ mod recovery;
 
 use super::row::Row;
 use super::{Bench, said};
-use rota_node::lab::{Lab, LabError, wait_for};
+use rota_node::lab::{Lab, LabError, io, wait_for};
 use rota_node::lab_work::{Stubborn, true_job};
 use rota_protocol::ids::HostId;
 use rota_protocol::view::{ClusterView, HostState};
@@ -132,9 +132,4 @@ async fn equal(lab: &Lab, row: &mut Row) -> Result<(), LabError> {
     let differ = digests.windows(2).any(|pair| (pair[0].2, pair[0].3) != (pair[1].2, pair[1].3));
     row.must(!differ, || format!("state hashes differ: {digests:?}"));
     Ok(())
-}
-
-fn io(what: &str) -> impl FnOnce(std::io::Error) -> LabError {
-    let what = what.to_owned();
-    move |error| LabError::Io(what, error)
 }

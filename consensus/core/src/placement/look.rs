@@ -2,7 +2,6 @@
 //! the answers into words; what would have to change is in `nearer.rs`.
 
 use super::nearer::Smaller;
-
 use super::round::{Round, at_least};
 use crate::fit::{self, Misfit, Want};
 use crate::state::attempt::GANG_PORT_BLOCKS;
@@ -136,7 +135,7 @@ impl<'p> Round<'p> {
         if !self.is_its_turn_on(at, job) {
             return Verdict::OthersTurn;
         }
-        if self.keeps_away(at, job, self.guards.ends_ms(job)) {
+        if self.keeps_away(at, job) {
             return self.reserved_by(site.id(), job);
         }
         if !self.lies_right(job, at) {

@@ -122,7 +122,7 @@ impl<'p> Round<'p> {
     }
 
     /// From when on reservations leave a host to a job that could come at `from_ms`; none: not before they are changed.
-    fn reserved_until(&self, host: HostId, job: &Job, from_ms: u64) -> Option<u64> {
+    pub(super) fn reserved_until(&self, host: HostId, job: &Job, from_ms: u64) -> Option<u64> {
         if !self.reserved.any(host) {
             return Some(from_ms);
         }

@@ -118,7 +118,7 @@ impl Round<'_> {
     /// Devices for a job on a site that fits, unless something other than room is in the way.
     pub(super) fn devices_on(&self, at: usize, job: &Job, want: Want<'_>) -> Result<Vec<DeviceUuid>, Tried> {
         let ends_ms = self.guards.ends_ms(job);
-        if self.keeps_away(at, job, ends_ms) || !self.is_its_turn_on(at, job) {
+        if self.keeps_away(at, job) || !self.is_its_turn_on(at, job) {
             return Err(Tried::HeldBack);
         }
         let eligible = self.ground.eligible(at, want).ok_or(Tried::NoRoom)?;
@@ -136,18 +136,13 @@ impl Round<'_> {
     }
 
     /// Back-off, or hosts reserved for others.
-    pub(super) fn keeps_away(&self, at: usize, job: &Job, ends_ms: u64) -> bool {
+    pub(super) fn keeps_away(&self, at: usize, job: &Job) -> bool {
         let host = self.ground.sites[at].id();
         let backs_off = job.avoid.get(&host).is_some_and(|avoid| {
             self.wake_at(avoid.until_ms);
             self.now_ms < avoid.until_ms
         });
-        let until_ms = job.spec.time_limit_ms.map(|_| ends_ms);
-        backs_off
-            || self.reserved.any(host)
-                && self.reserved.in_the_way(host, self.now_ms, until_ms, |name| {
-                    self.view.queue_path(job.queue).any(|queue| queue.spec.name == *name)
-                })
+        backs_off || self.reserved_until(host, job, self.now_ms) != Some(self.now_ms)
     }
 
     /// The slot that is the job's own because attempts were ended for it, once it is free.
@@ -160,8 +155,7 @@ impl Round<'_> {
         promise.slots.iter().find_map(|slot| {
             let at = self.view.host_at(slot.host)?;
             // Silent hosts and back-off come before what is its own.
-            let ends_ms = self.guards.ends_ms(job);
-            if self.config.avoid_hosts.contains(&slot.host) || self.keeps_away(at, job, ends_ms) {
+            if self.config.avoid_hosts.contains(&slot.host) || self.keeps_away(at, job) {
                 return None;
             }
             let site = &self.ground.sites[at];

@@ -30,7 +30,7 @@ impl<'p> Round<'p> {
     pub(super) fn is_candidate(&self, at: usize, job: &Job) -> bool {
         let site = &self.ground.sites[at];
         let open = fit::open(&site.row.host, &Used::default(), self.now_ms).is_ok();
-        let kept_off = self.keeps_away(at, job, self.guards.ends_ms(job)) || !self.lies_right(job, at);
+        let kept_off = self.keeps_away(at, job) || !self.lies_right(job, at);
         open && !kept_off && !self.config.avoid_hosts.contains(&site.id())
     }
 

@@ -75,7 +75,8 @@ pub(crate) fn check_name(field: &str, text: &str) -> Result<(), PublicError> {
 }
 
 /// The first that is named a second time.
-pub(crate) fn twice<T: Ord>(all: &[T]) -> Option<&T> {
+#[must_use]
+pub fn twice<T: Ord>(all: &[T]) -> Option<&T> {
     let mut seen = BTreeSet::new();
     all.iter().find(|one| !seen.insert(*one))
 }

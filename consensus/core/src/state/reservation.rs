@@ -108,18 +108,8 @@ impl<'r> ReservedHosts<'r> {
         }
     }
 
-    /// Some reservation keeps work off the host between these times; `ours` says whether the work's queue lies in one
-    /// of a name.
-    pub(crate) fn in_the_way(
-        &self,
-        host: HostId,
-        from_ms: u64,
-        until_ms: Option<u64>,
-        ours: impl Fn(&String) -> bool,
-    ) -> bool {
-        self.first_in_the_way(host, from_ms, until_ms, &ours).is_some()
-    }
-
+    /// The first that keeps work off the host between these times; `ours` says whether the work's queue lies in one of a
+    /// name.
     fn first_in_the_way(
         &self,
         host: HostId,

@@ -6,7 +6,6 @@
 mod lent;
 
 use crate::hash::Digest;
-use lent::Lent;
 use rota_protocol::ask::Ask;
 use rota_protocol::job::JobSpec;
 use serde::{Deserialize, Serialize, Serializer};
@@ -160,7 +159,7 @@ impl Deref for Spec {
 /// Written without being put together first: a snapshot has a million of them.
 impl Serialize for Spec {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Lent::of(self).serialize(serializer)
+        lent::serialize(self, serializer)
     }
 }
 

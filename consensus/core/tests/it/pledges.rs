@@ -8,6 +8,19 @@ use rota_protocol::plan::PromiseBreak;
 use rota_protocol::reservation::{ReservationSpec, ReservedFor};
 use rota_protocol::{JobId, Token};
 
+/// Lets time pass, and gives how many attempts were ended meanwhile.
+fn seconds(lab: &mut Lab, count: usize) -> usize {
+    let second = |lab: &mut Lab| {
+        lab.now_ms += 1_000;
+        settle(lab);
+        let ended = obey(lab);
+        settle(lab);
+        start_all(lab);
+        ended
+    };
+    (0..count).map(|_| second(lab)).sum()
+}
+
 /// R088: what a promise waits for may end long before its limit, and then the promise moves as near: a stream of equal
 /// jobs that came later does not pass the wide one until the day that was named for it.
 #[test]
@@ -66,14 +79,7 @@ fn what_is_taken_back_stays() {
         settle(&mut lab);
         start_all(&mut lab);
         let owed = submit_as(&mut lab, "gq", "gpus=4");
-        let mut ended = 0;
-        for _ in 0..20 {
-            lab.now_ms += 1_000;
-            settle(&mut lab);
-            ended += obey(&mut lab);
-            settle(&mut lab);
-            start_all(&mut lab);
-        }
+        let ended = seconds(&mut lab, 20);
         assert_eq!((ended, lab.state_of(owed).as_str()), (1, "running"), "priority {priority}");
         assert_eq!(lab.state.attempts_of(root).count(), 1);
     }
@@ -93,14 +99,7 @@ fn a_guarantee_is_kept_for_narrow_jobs() {
         settle(&mut lab);
         start_all(&mut lab);
         let owed: Vec<JobId> = (0..jobs).map(|_| submit_as(&mut lab, "gq", narrow)).collect();
-        let mut ended = 0;
-        for _ in 0..20 {
-            lab.now_ms += 1_000;
-            settle(&mut lab);
-            ended += obey(&mut lab);
-            settle(&mut lab);
-            start_all(&mut lab);
-        }
+        let ended = seconds(&mut lab, 20);
         let states: Vec<_> = owed.iter().map(|job| lab.state_of(*job)).collect();
         assert!(
             states.iter().all(|state| *state == "running"),

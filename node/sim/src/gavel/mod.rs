@@ -8,7 +8,7 @@ mod rates;
 mod trace;
 mod twister;
 
-use crate::field::FieldError;
+use crate::field::{FieldError, no_number};
 use crate::input::InputError;
 use crate::threads;
 use rates::Rates;
@@ -221,8 +221,8 @@ pub fn run_on(config: &GavelConfig, threads: usize) -> Result<GavelReport, Gavel
         ("jobs_mean", report.jobs_mean),
         ("moves_per_round", report.moves_per_round),
     ];
-    match figures.into_iter().find(|(_, figure)| !figure.is_finite()) {
-        Some((name, _)) => Err(GavelError::Figure(name)),
+    match no_number(&figures) {
+        Some(name) => Err(GavelError::Figure(name)),
         None => Ok(report),
     }
 }

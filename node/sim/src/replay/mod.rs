@@ -22,6 +22,7 @@ use figures::Scarce;
 use history::HistoryHost;
 use player::Player;
 use rota_core::placement::score::Policy;
+use rota_core::spec::twice;
 use rota_protocol::DeviceUuid;
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind};
 use serde::Serialize;
@@ -194,10 +195,10 @@ fn submits_ms(history: &History, config: &ReplayConfig) -> Vec<u64> {
 /// The history on other hosts.
 fn changed(history: &History, change: &Change) -> Result<History, ReplayError> {
     let mut history = history.clone();
-    for (at, name) in change.without.iter().enumerate() {
-        if change.without[..at].contains(name) {
-            return Err(ReplayError::Twice(name.clone()));
-        }
+    if let Some(name) = twice(&change.without) {
+        return Err(ReplayError::Twice(name.clone()));
+    }
+    for name in &change.without {
         let at = history.hosts.iter().position(|host| host.name == *name);
         history.hosts.remove(at.ok_or_else(|| ReplayError::NoHost(name.clone()))?);
     }

@@ -7,7 +7,7 @@ mod product;
 mod trace;
 mod training;
 
-use crate::field::FieldError;
+use crate::field::{FieldError, no_number};
 use crate::input::{InputError, read_text};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -230,8 +230,8 @@ fn report(out: &cluster::Outcome, gpus: u32) -> Result<ShockwaveReport, Shockwav
         ("utilisation", report.utilisation),
         ("fairness_worst", report.fairness_worst),
     ];
-    match figures.into_iter().find(|(_, figure)| !figure.is_finite()) {
-        Some((name, _)) => Err(ShockwaveError::Figure(name)),
+    match no_number(&figures) {
+        Some(name) => Err(ShockwaveError::Figure(name)),
         None => Ok(report),
     }
 }

@@ -2,127 +2,62 @@
 //! instead of copied. A field that is new there is missed here by the compiler, one out of order by the tests.
 
 use super::{Spec, Texts};
-use rota_protocol::ask::Ask;
-use rota_protocol::container::ContainerSpec;
-use rota_protocol::job::{ArraySpec, JobSpec};
-use rota_protocol::output::OutputSpec;
-use rota_protocol::pace::Pace;
-use rota_protocol::session::SessionSpec;
-use rota_protocol::work::{Dependency, GangSpec, Layout, Warning};
-use serde::ser::SerializeSeq;
+use rota_protocol::bytes::Lent;
+use rota_protocol::job::JobSpec;
+use serde::ser::{SerializeSeq, SerializeStruct};
 use serde::{Serialize, Serializer};
 
-#[derive(Serialize)]
-pub(super) struct Lent<'a> {
-    name: &'a String,
-    argv: Args<'a>,
-    env: Env<'a>,
-    workdir: Text<'a>,
-    ask: &'a Ask,
-    array: &'a Option<ArraySpec>,
-    priority: &'a u16,
-    time_limit_ms: &'a Option<u64>,
-    grace_ms: &'a Option<u32>,
-    retries: &'a u16,
-    uid_gid: &'a Option<(u32, u32)>,
-    alternatives: &'a Vec<Ask>,
-    gang: &'a Option<GangSpec>,
-    layout: &'a Layout,
-    after: &'a Vec<Dependency>,
-    queue: &'a String,
-    begin_ms: &'a Option<u64>,
-    deadline_ms: &'a Option<u64>,
-    hold: &'a bool,
-    service: &'a bool,
-    preemptible: &'a bool,
-    requeue: &'a bool,
-    warning: &'a Option<Warning>,
-    requeue_status: &'a Option<u8>,
-    output: &'a Option<Box<OutputSpec>>,
-    session: &'a Option<Box<SessionSpec>>,
-    container: &'a Option<Box<ContainerSpec>>,
-    idle_until_ms: &'a Option<u64>,
-    pace: &'a Option<Box<Pace>>,
-}
-
-impl<'a> Lent<'a> {
-    pub(super) fn of(spec: &'a Spec) -> Self {
-        let (args, mut texts) = spec.texts();
-        let workdir = Text(texts.next().unwrap_or_default());
+/// Writes `$spec`: these fields as they are kept, and after the first of them those that are packed.
+macro_rules! write_fields {
+    ($spec:expr, $serializer:expr, $first:ident, $($field:ident),*) => {{
+        let (args, mut texts) = $spec.texts();
+        let workdir = Lent(texts.next().unwrap_or_default());
         let argv = Args(args, texts.clone());
         texts.by_ref().take(args as usize).for_each(drop);
-        let env = Env(texts);
-        let JobSpec {
-            name,
-            argv: _,
-            env: _,
-            workdir: _,
-            ask,
-            array,
-            priority,
-            time_limit_ms,
-            grace_ms,
-            retries,
-            uid_gid,
-            alternatives,
-            gang,
-            layout,
-            after,
-            queue,
-            begin_ms,
-            deadline_ms,
-            hold,
-            service,
-            preemptible,
-            requeue,
-            warning,
-            requeue_status,
-            output,
-            session,
-            container,
-            idle_until_ms,
-            pace,
-        } = &*spec.rest;
-        Self {
-            name,
-            argv,
-            env,
-            workdir,
-            ask,
-            array,
-            priority,
-            time_limit_ms,
-            grace_ms,
-            retries,
-            uid_gid,
-            alternatives,
-            gang,
-            layout,
-            after,
-            queue,
-            begin_ms,
-            deadline_ms,
-            hold,
-            service,
-            preemptible,
-            requeue,
-            warning,
-            requeue_status,
-            output,
-            session,
-            container,
-            idle_until_ms,
-            pace,
-        }
-    }
+        let JobSpec { $first, argv: _, env: _, workdir: _, $($field),* } = &*$spec.rest;
+        let packed = ["argv", "env", "workdir"];
+        let fields = 1 + packed.len() + [$(stringify!($field)),*].len();
+        let mut row = $serializer.serialize_struct("JobSpec", fields)?;
+        row.serialize_field(stringify!($first), $first)?;
+        row.serialize_field(packed[0], &argv)?;
+        row.serialize_field(packed[1], &Env(texts))?;
+        row.serialize_field(packed[2], &workdir)?;
+        $(row.serialize_field(stringify!($field), $field)?;)*
+        row.end()
+    }};
 }
 
-struct Text<'a>(&'a [u8]);
-
-impl Serialize for Text<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(self.0)
-    }
+pub(super) fn serialize<S: Serializer>(spec: &Spec, serializer: S) -> Result<S::Ok, S::Error> {
+    write_fields!(
+        spec,
+        serializer,
+        name,
+        ask,
+        array,
+        priority,
+        time_limit_ms,
+        grace_ms,
+        retries,
+        uid_gid,
+        alternatives,
+        gang,
+        layout,
+        after,
+        queue,
+        begin_ms,
+        deadline_ms,
+        hold,
+        service,
+        preemptible,
+        requeue,
+        warning,
+        requeue_status,
+        output,
+        session,
+        container,
+        idle_until_ms,
+        pace
+    )
 }
 
 /// So many of these texts.
@@ -132,7 +67,7 @@ impl Serialize for Args<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.0 as usize))?;
         for text in self.1.clone().take(self.0 as usize) {
-            list.serialize_element(&Text(text))?;
+            list.serialize_element(&Lent(text))?;
         }
         list.end()
     }
@@ -146,7 +81,7 @@ impl Serialize for Env<'_> {
         let mut list = serializer.serialize_seq(Some(self.0.clone().count() / 2))?;
         let mut texts = self.0.clone();
         while let (Some(key), Some(value)) = (texts.next(), texts.next()) {
-            list.serialize_element(&(Text(key), Text(value)))?;
+            list.serialize_element(&(Lent(key), Lent(value)))?;
         }
         list.end()
     }
