@@ -72,6 +72,8 @@ pub const ALTERNATIVES_MAX: usize = 8;
 pub const VICTIMS_MAX: usize = 16_384;
 /// Most advance reservations, and most hosts named by one.
 pub const RESERVATIONS_MAX: usize = 1_024;
+/// Most of a warning that an eviction waits for, in ms: whoever was given its devices waits as long.
+pub const EVICTION_WARNING_MS_MAX: u32 = 30_000;
 /// Longest warning before an end, in ms.
 pub const WARN_MS_MAX: u32 = 24 * 3_600 * 1_000;
 /// Most GPU models of which one job says its speed.

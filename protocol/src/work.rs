@@ -1,6 +1,7 @@
 //! The shapes of work beyond one task on one host: gangs, dependencies, warnings, and where parts may lie.
 
 use crate::ids::JobId;
+use crate::limits::EVICTION_WARNING_MS_MAX;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -77,9 +78,17 @@ pub struct Dependency {
 pub struct Warning {
     /// The signal's number, such as 10 for USR1.
     pub signal: u8,
-    /// How long before the time limit, in ms; before an end on request it comes at once, and the end follows no
-    /// sooner than the grace.
+    /// How long before the time limit, in ms. Before an eviction it comes at once, TERM after this time or after
+    /// [`EVICTION_WARNING_MS_MAX`], whichever is shorter, and KILL after the grace that follows TERM.
     pub before_ms: u32,
     /// Only to the task's first process instead of all.
     pub leader_only: bool,
+}
+
+impl Warning {
+    /// From the warning to TERM when it is evicted, in ms.
+    #[must_use]
+    pub fn eviction_ms(&self) -> u32 {
+        self.before_ms.min(EVICTION_WARNING_MS_MAX)
+    }
 }

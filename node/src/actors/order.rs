@@ -1,6 +1,7 @@
 //! What a shim is ordered: an attempt of the log and its job's spec, put together once. No actor.
 
 use crate::logic::env::{Share, TaskEnv, task_env};
+use crate::logic::granted::Granted;
 use crate::logic::{gang, output};
 use crate::node::Node;
 use crate::warden::mps;
@@ -26,7 +27,9 @@ pub(super) fn order(node: &Node, token: Token) -> Option<Result<LaunchOrder, Str
         let spec = job.spec.whole();
         let meeting = gang::meeting(replica, token);
         let (number, because) = output::place_of(replica, attempt);
-        let task = task_of(node, attempt, &notes_base, meeting.as_ref());
+        let host_devices = replica.host(attempt.host).map_or(&[][..], |host| &host.facts.devices);
+        let granted = Granted::of(&attempt.devices, host_devices);
+        let task = task_of(node, attempt, &granted, &notes_base, meeting.as_ref());
         let pipe = mps::card_of(replica, attempt).map(|card| mps::pipe_folder(&node.config.data_dir, &card));
         let pipe = pipe.as_ref().map(|pipe| pipe.to_string_lossy());
         let mps_pipe = pipe.as_deref();
@@ -70,6 +73,7 @@ pub(super) fn order(node: &Node, token: Token) -> Option<Result<LaunchOrder, Str
 fn task_of<'a>(
     node: &Node,
     attempt: &'a Attempt,
+    devices: &'a Granted,
     notes_base: &'a [u8],
     gang: Option<&'a gang::Meeting>,
 ) -> TaskEnv<'a> {
@@ -79,7 +83,7 @@ fn task_of<'a>(
         host: node.host,
         token: attempt.token,
         task: attempt.task,
-        devices: &attempt.devices,
+        devices,
         choice: attempt.choice,
         gpu_milli: attempt.gpu_milli,
         vram_mib: attempt.vram_mib,

@@ -24,11 +24,23 @@ pub(super) fn accepted(state: &State, job: JobId, sent: &JobSpec, tenant: &str) 
         notes.push(format!("time limit {limit}: the rule of queue {queue} for jobs that name none"));
     }
     notes.extend(overridden(state, sent, &queue));
+    notes.extend(warned(sent));
     notes.extend(sharing(sent));
     if let Err(never) = explain::feasible(state, tenant, sent) {
         notes.push(format!("{}; it waits until that changes", never.message));
     }
     Accepted { job, queue, time_limit_ms, notes }
+}
+
+/// How much of its warning a job gets when it is ended for somebody else.
+fn warned(spec: &JobSpec) -> Option<String> {
+    let warning = spec.warning.filter(|warning| warning.eviction_ms() < warning.before_ms)?;
+    let text = |ms: u32| crate::parse::time::duration_text(ms.into());
+    Some(format!(
+        "the warning of {} holds before the time limit; ended to make room, it has {} of it, then TERM, then its grace",
+        text(warning.before_ms),
+        text(warning.eviction_ms())
+    ))
 }
 
 /// What is kept apart on a card that it shares.
@@ -72,7 +84,7 @@ mod tests {
     use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, HostFacts, HostRegistration};
     use rota_protocol::job::{Actor, Role};
     use rota_protocol::queue::QueueSpec;
-    use rota_protocol::work::{GangSpec, Layout};
+    use rota_protocol::work::{GangSpec, Layout, Warning};
     use rota_protocol::{BootId, ClusterId, DeviceUuid, HostId, RequestId};
     use std::collections::BTreeMap;
 
@@ -177,6 +189,20 @@ mod tests {
             let told = notes(&job);
             assert!(told.len() == 1 && told[0].contains(most), "{told:?}");
         }
+    }
+
+    #[test]
+    fn a_warning_that_an_eviction_cuts_short_is_told() {
+        let warned = |before_ms| JobSpec {
+            warning: Some(Warning { signal: 10, before_ms, leader_only: false }),
+            ..spec(gpus(1_000))
+        };
+        assert_eq!(notes(&warned(30_000)), Vec::<String>::new());
+        let told = notes(&warned(60_000));
+        assert!(
+            told.len() == 1 && told[0].contains("warning of 1m") && told[0].contains("30s of it"),
+            "{told:?}"
+        );
     }
 
     #[test]

@@ -11,12 +11,15 @@ use rota_protocol::work::Layout;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
+/// What a task that asks for no memory has: no host is chosen yet, so no figure can be told.
+const NO_MEM: &str = "your part of the host, by its CPUs, at least 2 GiB: more of it with --mem";
+
 /// One `key value` line for each thing that was said or that matters unsaid.
 #[must_use]
 pub fn echo(spec: &JobSpec) -> String {
     let mut lines = Lines::default();
     lines.add("name", &spec.name);
-    lines.add("command", shell_words(&spec.argv));
+    command(&mut lines, &spec.argv);
     lines.add("workdir", OsString::from_vec(spec.workdir.clone()).to_string_lossy());
     needs(&mut lines, &spec.ask);
     for ask in &spec.alternatives {
@@ -27,6 +30,24 @@ pub fn echo(spec: &JobSpec) -> String {
     output(&mut lines, spec);
     lines.add("env", format!("{} variables", spec.env.len()));
     lines.0.join("\n")
+}
+
+/// What an argument of several lines, such as a script, is called where its lines follow.
+const BELOW: &str = "(the lines below)";
+
+/// The command; an argument of several lines stands below it, a line each.
+fn command(lines: &mut Lines, argv: &[Vec<u8>]) {
+    let is_long = |word: &Vec<u8>| word.contains(&b'\n');
+    let words = argv.iter().map(|word| match is_long(word) {
+        true => BELOW.to_owned(),
+        false => shell_words(std::slice::from_ref(word)),
+    });
+    lines.add("command", words.collect::<Vec<_>>().join(" "));
+    for word in argv.iter().filter(|word| is_long(word)) {
+        for line in String::from_utf8_lossy(word).lines() {
+            lines.add("", format!("| {}", line.replace('\t', "    ")));
+        }
+    }
 }
 
 /// Arguments on one line, quoted where a shell would need it.
@@ -68,6 +89,7 @@ fn needs(lines: &mut Lines, ask: &Ask) {
     for (name, mib) in [("vram", ask.vram_mib), ("mem", ask.mem_mib)] {
         lines.add_if(mib > 0, name, amount::memory_text(mib));
     }
+    lines.add_if(ask.mem_mib == 0, "mem", NO_MEM);
     for (kind, count) in &ask.devices {
         lines.add("device", format!("{kind}={count}"));
     }

@@ -31,7 +31,8 @@ pub struct JobFlags {
     /// CPU cores of each task, such as 4 or 0.5 [default: 1]
     #[arg(long, help_heading = "Needs")]
     pub cpus: Option<String>,
-    /// Memory of each task: 16G, 1.5G, 512M (powers of 1024); a bare number is MiB
+    /// Memory of each task: 16G, 1.5G, 512M (powers of 1024); a bare number is MiB. Without it a task has its part of
+    /// the host's memory by its CPUs, at least 2 GiB, and that is a limit as well
     #[arg(long, value_name = "SIZE", help_heading = "Needs")]
     pub mem: Option<String>,
     /// How a shared card is shared: time-slice [default] or mps
@@ -98,10 +99,11 @@ pub struct JobFlags {
     /// Longest run: 90s, 30m, 1h30m, HH:MM:SS, D-HH:MM:SS; a bare number is seconds
     #[arg(long, alias = "time-limit", value_name = "TIME", help_heading = "End")]
     pub time: Option<String>,
-    /// Time between TERM and KILL when it is ended
+    /// Time between TERM and KILL whenever it is ended [default: 5s]
     #[arg(long, value_name = "TIME", help_heading = "End")]
     pub grace: Option<String>,
-    /// A signal before the end: USR1@60s; B:USR1@60s only to the first process
+    /// A signal so long before the time limit: USR1@60s; B:USR1@60s only to the first process. Before it is ended to make
+    /// room the signal comes at once, TERM after that time or 30 s, whichever is shorter, and KILL after the grace
     #[arg(long, visible_alias = "signal", value_name = "SIGNAL[@TIME]", help_heading = "End")]
     pub warn: Option<String>,
     /// How often a failed task may run again [default: 0]

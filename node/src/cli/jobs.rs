@@ -2,6 +2,7 @@
 
 use super::context::{Context, ReadArgs, document, say};
 use super::echo::echo;
+use super::ends::end_text;
 use super::failure::Failure;
 use super::times::{age, stamp, wall_ms};
 use crate::client::unexpected;
@@ -219,7 +220,7 @@ fn show_text(view: &JobView, now_ms: u64) -> String {
     text.push('\n');
     if !view.attempts.is_empty() {
         text.push('\n');
-        text.push_str(&attempt_table(&view.attempts).to_string());
+        text.push_str(&attempt_table(view).to_string());
     }
     for attempt in &view.attempts {
         for line in care_lines(attempt) {
@@ -281,11 +282,11 @@ fn care_lines(attempt: &AttemptRow) -> Vec<String> {
     lines
 }
 
-fn attempt_table(attempts: &[AttemptRow]) -> Table {
+fn attempt_table(view: &JobView) -> Table {
     let mut table = Table::new(&["TASK", "ATTEMPT>", "HOST", "STATE", "STARTED", "MEMORY", "DEVICES"]);
-    for attempt in attempts {
+    for attempt in &view.attempts {
         let state = match (&attempt.end, attempt.state) {
-            (Some(end), _) => end.to_string(),
+            (Some(end), _) => end_text(end, &view.spec),
             (None, Some(state)) => format!("{state:?}").to_lowercase(),
             (None, None) => "-".to_owned(),
         };

@@ -13,6 +13,7 @@ pub mod context;
 pub mod control;
 pub mod device;
 pub mod echo;
+pub mod ends;
 pub mod failure;
 pub mod follow;
 pub mod history;

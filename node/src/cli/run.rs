@@ -6,6 +6,7 @@
 
 use super::context::{Context, tell};
 use super::echo::echo;
+use super::ends::end_text;
 use super::failure::{
     Failure, STATUS_DEADLINE, STATUS_DEPENDENCY, STATUS_FAILED, STATUS_INTERRUPTED, STATUS_LOST,
     STATUS_PREEMPTED, STATUS_TIME_LIMIT,
@@ -313,9 +314,9 @@ pub async fn status(context: &Context, row: &JobRow) -> Result<u8, Failure> {
 fn own_end(view: &JobView) -> Option<String> {
     let newest = view.attempts.first().and_then(|attempt| attempt.end.as_ref());
     match view.row.state {
-        JobState::Failed => {
-            newest.filter(|end| !matches!(end, AttemptEnd::Exited { .. })).map(ToString::to_string)
-        }
+        JobState::Failed => newest
+            .filter(|end| !matches!(end, AttemptEnd::Exited { .. }))
+            .map(|end| end_text(end, &view.spec)),
         JobState::TimedOut => Some(match view.spec.time_limit_ms {
             Some(limit_ms) => format!("ended by its time limit of {}", duration_text(limit_ms)),
             None => "ended by its time limit".to_owned(),

@@ -2,10 +2,12 @@
 //!
 //! | always | |
 //! |---|---|
-//! | `CUDA_VISIBLE_DEVICES`, `NVIDIA_VISIBLE_DEVICES` | UUIDs of the granted devices; empty, `void` for none |
+//! | `CUDA_VISIBLE_DEVICES`, `NVIDIA_VISIBLE_DEVICES` | UUIDs of the granted NVIDIA cards and slices; empty, `void` for none |
+//! | `ROCR_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES` | on hosts with AMD cards: UUIDs of the granted ones, and their numbers among those |
+//! | `ROTA_OTHER_DEVICES` | UUIDs of all other granted devices (FPGAs, what an operator described) |
 //! | `ROTA_JOB_ID`, `ROTA_TASK_INDEX`, `ROTA_TOKEN`, `ROTA_CLUSTER`, `ROTA_HOST` | who runs where |
 //! | `ROTA_ATTEMPT`, `ROTA_RESTART_REASON` | its number, from 1; why the attempt before it ended, in a word (`preempt`, `drain`, `move`, `reclaim`, `ceiling`, `failed`, `time_limit`, `host_lost`, `launch_failed`, `requeue`, `gang`, `shutdown`, `device`, `program`, `ended`), empty for the first |
-//! | `ROTA_GPUS`, `ROTA_GPU_MILLI`, `ROTA_VRAM_MIB` | granted devices, cards in thousandths, their memory in MiB |
+//! | `ROTA_GPUS`, `ROTA_GPU_MILLI`, `ROTA_VRAM_MIB` | granted cards and slices, cards in thousandths, their memory in MiB |
 //! | `ROTA_ALTERNATIVE` | which of the job's asks was granted: 0 for the first |
 //! | `ROTA_NOTICE_FILE` | from a warning, or TERM, on: lines `reason=` (`time_limit`, `preempt`, `drain`, `move`, `reclaim`, `ceiling`, `cancel`, `gang`, `device`, `program`, `fenced`, `shutdown`), `term_ms=`, `deadline_ms=` (TERM and KILL, ms since the epoch) |
 //! | `ROTA_REQUEUE_FILE` | there at the end of the first process: the task is queued again |
@@ -26,9 +28,10 @@
 //! | `SLURM_PROCID`, `SLURM_LOCALID`, `SLURM_NODEID`, `SLURM_NODELIST` | the same for scripts written for Slurm |
 
 use super::gang::Meeting;
+use super::granted::Granted;
 use rota_protocol::around::{HOSTS_NAME, MACHINES_NAME};
 use rota_protocol::spool::{GANG_NAME, NOTICE_NAME, REQUEUE_NAME};
-use rota_protocol::{ClusterId, DeviceUuid, HostId, TaskId, Token};
+use rota_protocol::{ClusterId, HostId, TaskId, Token};
 
 /// Carries the attempt's fencing token; also how a process of an attempt is recognised.
 pub const TOKEN_VAR: &str = "ROTA_TOKEN";
@@ -59,7 +62,7 @@ pub struct TaskEnv<'a> {
     /// The task.
     pub task: TaskId,
     /// Granted devices.
-    pub devices: &'a [DeviceUuid],
+    pub devices: &'a Granted,
     /// Which of the job's asks it was granted for.
     pub choice: u8,
     /// GPUs granted, in thousandths of a card.
@@ -86,7 +89,7 @@ impl<'a> TaskEnv<'a> {
     pub fn plain(cluster: ClusterId, host: HostId, token: Token, task: TaskId, notes_base: &'a [u8]) -> Self {
         let (gpu_milli, vram_mib, choice) = (0, 0, 0);
         let (attempt, because) = (1, "");
-        let (devices, share, mps_pipe, gang) = (&[], None, None, None);
+        let (devices, share, mps_pipe, gang) = (Granted::NONE, None, None, None);
         Self {
             cluster,
             host,
@@ -112,13 +115,7 @@ impl<'a> TaskEnv<'a> {
 /// told to the driver's sharing service, which keeps it (without the service the figures are only advice).
 #[must_use]
 pub fn task_env(user: &[(Vec<u8>, Vec<u8>)], task: TaskEnv<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let uuids: Vec<&str> = task.devices.iter().map(|d| d.0.as_str()).collect();
-    let uuids = uuids.join(",");
-    let nvidia = if uuids.is_empty() { "void".to_owned() } else { uuids.clone() };
     let mut own: Vec<(&str, Vec<u8>)> = [
-        ("CUDA_VISIBLE_DEVICES", uuids),
-        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
-        ("NVIDIA_VISIBLE_DEVICES", nvidia),
         ("ROTA_JOB_ID", task.task.job.to_string()),
         ("ROTA_TASK_INDEX", task.task.index.to_string()),
         (TOKEN_VAR, task.token.to_string()),
@@ -126,12 +123,12 @@ pub fn task_env(user: &[(Vec<u8>, Vec<u8>)], task: TaskEnv<'_>) -> Vec<(Vec<u8>,
         ("ROTA_HOST", task.host.to_string()),
         ("ROTA_ATTEMPT", task.attempt.to_string()),
         ("ROTA_RESTART_REASON", task.because.to_owned()),
-        ("ROTA_GPUS", task.devices.len().to_string()),
         ("ROTA_GPU_MILLI", task.gpu_milli.to_string()),
         ("ROTA_VRAM_MIB", task.vram_mib.to_string()),
         ("ROTA_ALTERNATIVE", task.choice.to_string()),
     ]
     .into_iter()
+    .chain(task.devices.env())
     .chain(share_env(task))
     .chain(task.gang.into_iter().flat_map(Meeting::env))
     .map(|(name, value)| (name, value.into_bytes()))
@@ -178,9 +175,9 @@ pub fn markers(cluster: ClusterId, token: Token) -> [Vec<u8>; 2] {
 mod tests {
     use super::*;
     use crate::logic::gang::Seat;
-    use rota_protocol::JobId;
+    use rota_protocol::{DeviceUuid, JobId};
 
-    fn plain(devices: &[DeviceUuid]) -> TaskEnv<'_> {
+    fn plain(devices: &Granted) -> TaskEnv<'_> {
         let task = TaskId { job: JobId(5), index: 3 };
         let plain = TaskEnv::plain(ClusterId(0xab), HostId(2), Token(77), task, b"/data/tasks/77-ab");
         TaskEnv { devices, choice: 1, ..plain }
@@ -196,7 +193,7 @@ mod tests {
 
     fn env(user: &[(&str, &str)], devices: &[&str]) -> Vec<(String, String)> {
         let devices: Vec<_> = devices.iter().map(|d| DeviceUuid((*d).to_owned())).collect();
-        text(user, plain(&devices))
+        text(user, plain(&Granted::of(&devices, &[])))
     }
 
     fn all(env: &[(String, String)], name: &str) -> Vec<String> {
@@ -235,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_share_is_told_to_the_driver_and_a_whole_card_is_not() {
-        let card = [DeviceUuid("GPU-a".into())];
+        let card = Granted::of(&[DeviceUuid("GPU-a".into())], &[]);
         let share = |milli, vram_mib| {
             let share = Some(Share { milli, vram_mib });
             text(&[], TaskEnv { gpu_milli: milli, vram_mib, share, ..plain(&card) })
@@ -271,7 +268,7 @@ mod tests {
         let (seats, job) = (vec![seat(0, 1), seat(1, 2)], JobId(5));
         let meeting = Meeting { seats, rank: 1, port: Some(24_000), job, elastic: None, slots: 2 };
         let user = [("RANK", "0"), ("MASTER_ADDR", "x"), ("PET_NPROC_PER_NODE", "7"), ("PET_NNODES", "9")];
-        let env = text(&user, TaskEnv { gang: Some(&meeting), ..plain(&[]) });
+        let env = text(&user, TaskEnv { gang: Some(&meeting), ..plain(Granted::NONE) });
         assert_eq!(all(&env, "PET_NPROC_PER_NODE"), ["7"], "only this is the user's to say");
         assert_eq!(all(&env, "PET_NNODES"), ["2"]);
         assert_eq!(all(&env, "ROTA_HOSTFILE"), ["/data/tasks/77-ab.hosts"]);

@@ -6,8 +6,9 @@
 //!
 //! A task that has ordered a warning gets it first. Before the time limit it comes the ordered time earlier, at once if
 //! less is left at the start. When the task is put out (evicted, or its host shuts down) it comes at once, TERM follows
-//! after the ordered time or the grace, whichever is shorter, and KILL after the grace: a warning delays nobody who
-//! waits for the devices. A cancel, a broken gang and a lease that runs out leave no time for it: TERM at once.
+//! after the ordered time, bounded so that whoever waits for the devices does not wait for long
+//! (`EVICTION_WARNING_MS_MAX`), and KILL comes a whole grace after TERM. A cancel, a broken gang and a lease that runs out
+//! leave no time for it: TERM at once.
 //!
 //! When the first process has ended by itself, whatever it left behind is killed at once: an attempt is over when its
 //! first process is, and its devices are free only when every process is gone. What caused the end first names it,
@@ -25,7 +26,7 @@ const HANGUP: u8 = 1;
 pub struct LifeParams {
     /// Longest run, in ms.
     pub time_limit_ms: Option<u64>,
-    /// Time between the request to end and KILL, in ms.
+    /// Time between TERM and KILL, in ms.
     pub grace_ms: u64,
     /// The part of the lease that killing may take, in ms.
     pub kill_budget_ms: u64,
@@ -285,15 +286,15 @@ impl Life {
     /// To end for somebody else's sake: warned first, if that was ordered.
     fn put_out(&mut self, cause: Cause, end: AttemptEnd, now_ms: u64) -> Do {
         let grace_ms = self.params.grace_ms;
-        let Some(warning) = self.params.warning.filter(|_| grace_ms > 0) else {
+        let Some(warning) = self.params.warning else {
             return self.term(cause, end, now_ms, grace_ms);
         };
         if self.phase != Phase::Running {
             return Do::Nothing;
         }
         self.end.get_or_insert(end);
-        let kill_at_ms = now_ms.saturating_add(grace_ms);
-        let term_at_ms = now_ms.saturating_add(u64::from(warning.before_ms)).min(kill_at_ms);
+        let term_at_ms = now_ms.saturating_add(u64::from(warning.eviction_ms()));
+        let kill_at_ms = term_at_ms.saturating_add(grace_ms);
         self.notice = Some(Notice { cause, term_ms: term_at_ms, kill_ms: kill_at_ms });
         self.phase = Phase::Warned { term_at_ms, kill_at_ms };
         Do::Warn

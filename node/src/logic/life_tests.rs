@@ -116,22 +116,26 @@ fn a_shim_that_slept_through_the_warning_ends_without_it() {
 }
 
 #[test]
-fn whoever_is_put_out_is_warned_at_once_and_gone_after_its_grace() {
+fn whoever_is_put_out_is_warned_at_once_then_termed_and_has_its_grace_after_that() {
     use EndReason::{Ceiling, Drain, Move, Preempt, Reclaim};
     for reason in [Preempt, Drain, Move, Reclaim, Ceiling] {
         let mut life = warned(300);
         assert_eq!(life.end(reason, 2_000), Do::Warn);
         let cause = Cause::Asked(reason);
-        assert_eq!(life.notice(), Some(Notice { cause, term_ms: 2_300, kill_ms: 3_000 }));
+        assert_eq!(life.notice(), Some(Notice { cause, term_ms: 2_300, kill_ms: 3_300 }));
         assert_eq!(life.end(reason, 2_001), Do::Nothing);
-        assert_eq!(played(&mut life, 20_000), [(2_300, Do::Term), (3_000, Do::Kill)], "{reason}");
+        assert_eq!(played(&mut life, 20_000), [(2_300, Do::Term), (3_300, Do::Kill)], "{reason}");
         assert_eq!(life.ended(), AttemptEnd::Preempted);
     }
-    // A warning that is longer than the grace does not prolong it: nobody's devices wait for it.
+    // A warning that is longer than the grace has its time too, and TERM comes before KILL.
+    let mut life = warned(5_000);
+    assert_eq!(life.end(Preempt, 2_000), Do::Warn);
+    assert_eq!(played(&mut life, 20_000), [(7_000, Do::Term), (8_000, Do::Kill)]);
+    // One that is very long is cut: somebody waits for the devices.
     let mut life = warned(60_000);
     life.on_time(0, || FAR_MS);
     assert_eq!(life.end(Preempt, 2_000), Do::Warn, "warned again: the deadline is another one");
-    assert_eq!(played(&mut life, 20_000), [(3_000, Do::Kill)]);
+    assert_eq!(played(&mut life, 40_000), [(32_000, Do::Term), (33_000, Do::Kill)]);
 }
 
 #[test]
@@ -145,7 +149,7 @@ fn a_cancel_and_a_broken_gang_wait_for_no_warning() {
     let mut life = warned(300);
     assert_eq!(life.end(EndReason::Drain, 2_000), Do::Warn);
     assert_eq!(life.end(EndReason::Cancel, 2_100), Do::Term, "what was only warned hears what is urgent");
-    assert_eq!(life.next_ms(), Some(3_000), "and is killed no later than before");
+    assert_eq!(life.next_ms(), Some(3_100), "and is killed no later than before");
 }
 
 #[test]
@@ -163,13 +167,16 @@ fn a_lease_that_runs_out_cuts_a_warning_short() {
 }
 
 #[test]
-fn without_grace_there_is_neither_warning_nor_term() {
+fn without_grace_there_is_no_term_and_the_warning_has_its_time() {
     let params = LifeParams {
         grace_ms: 0,
         warning: Some(Warning { signal: 10, before_ms: 900, leader_only: false }),
         ..PARAMS
     };
     let mut life = Life::new(params, 0, FAR_MS);
+    assert_eq!(life.end(EndReason::Preempt, 4_000), Do::Warn);
+    assert_eq!(played(&mut life, 5_000), [(4_900, Do::Kill)]);
+    let mut life = Life::new(LifeParams { warning: None, ..params }, 0, FAR_MS);
     assert_eq!(life.end(EndReason::Preempt, 4_000), Do::Kill);
 }
 

@@ -16,6 +16,7 @@ pub mod duty;
 pub mod env;
 pub mod gang;
 pub mod gather;
+pub mod granted;
 pub mod health;
 pub mod idle;
 pub mod lead;

@@ -130,8 +130,7 @@ impl<'s> Case<'s> {
         let part = full.map_or_else(|| account::main_part(&job.spec.ask), |over| over.part);
         answer.account = account::rows(state, job, part, full);
         answer.victims = self.victims;
-        answer.promise =
-            job.promise.as_ref().map(|one| times::promised(state, one, self.look.promise_broken));
+        answer.promise = job.promise.as_ref().map(|one| times::promised(&self, one));
         answer.held = job.held;
         answer.begin_ms = job.spec.begin_ms.filter(|at_ms| now_ms < *at_ms);
         answer.deadline_ms = job.spec.deadline_ms.filter(|_| job.started_ms.is_none());

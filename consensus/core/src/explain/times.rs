@@ -8,8 +8,8 @@ use crate::state::State;
 use crate::state::attempt::Attempt;
 use crate::state::job::{Job, Promise, WaitCause};
 use crate::state::queue::OverCeiling;
-use rota_protocol::job::AttemptState;
-use rota_protocol::plan::{PromiseBreak, Slot};
+use rota_protocol::job::{AttemptState, EndReason};
+use rota_protocol::plan::Slot;
 use rota_protocol::why::{StartBasis, WhyPromise, WhyStart, WhyWait};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub(super) fn expected(case: &Case<'_>, cause: Cause) -> Option<WhyStart> {
             Some(start(now_ms, StartBasis::Now, earliest.map_or(&[][..], |opening| &opening.slots)))
         }
         Cause::Victims => {
-            promise.map(|promise| start(promise.at_ms.max(now_ms), StartBasis::Victims, &promise.slots))
+            promise.map(|promise| start(due_ms(case, promise), StartBasis::Victims, &promise.slots))
         }
         Cause::Begin | Cause::Pause => {
             let begin_ms = job.earliest_ms();
@@ -69,7 +69,7 @@ fn within_ms(case: &Case<'_>, over: &OverCeiling) -> Option<u64> {
     let ends = case.state.attempts().filter(counts).filter_map(|attempt| {
         let grace_ms = attempt.grace_ms.map_or(case.grace_ms, u64::from);
         let at_ms = match attempt.state {
-            AttemptState::Ending => case.now_ms.saturating_add(grace_ms),
+            AttemptState::Ending => case.now_ms.saturating_add(leaving_ms(case, attempt)),
             _ => attempt.ends_by_ms()?.saturating_add(grace_ms).max(case.now_ms),
         };
         Some((at_ms, of_part(&attempt.amounts(), over.part)))
@@ -86,14 +86,33 @@ fn within_ms(case: &Case<'_>, over: &OverCeiling) -> Option<u64> {
     None
 }
 
+/// From the wish to end an attempt to its end, in ms, at the most: an evicted one has so much of its warning as its host
+/// gives (`node`'s life of an attempt has the same sum), then its grace.
+fn leaving_ms(case: &Case<'_>, attempt: &Attempt) -> u64 {
+    let evicted = attempt.end_reason.is_some_and(EndReason::is_eviction);
+    let warning = case.state.job(attempt.task.job).and_then(|job| job.spec.warning).filter(|_| evicted);
+    let warning_ms = warning.map_or(0, |warning| u64::from(warning.eviction_ms()));
+    attempt.grace_ms.map_or(case.grace_ms, u64::from).saturating_add(warning_ms)
+}
+
+/// When a promise falls due. One for which room is being made counts from the evictions: their warnings and graces are
+/// still to pass.
+fn due_ms(case: &Case<'_>, promise: &Promise) -> u64 {
+    let leaving = ending(case.state, promise).map(|attempt| leaving_ms(case, attempt)).max();
+    match leaving.filter(|_| promise.evicting) {
+        Some(ms) => promise.at_ms.saturating_add(ms).max(case.now_ms),
+        None => promise.at_ms,
+    }
+}
+
 /// A stored promise for people.
-pub(super) fn promised(state: &State, promise: &Promise, broken_now: Option<PromiseBreak>) -> WhyPromise {
+pub(super) fn promised(case: &Case<'_>, promise: &Promise) -> WhyPromise {
     WhyPromise {
-        at_ms: promise.at_ms,
+        at_ms: due_ms(case, promise),
         made_ms: promise.made_ms,
         broken_by: promise.broken_by,
-        broken_now,
-        hosts: places(state, &promise.slots),
+        broken_now: case.look.promise_broken,
+        hosts: places(case.state, &promise.slots),
     }
 }
 
@@ -102,12 +121,16 @@ pub(super) fn victims(state: &State, job: &Job) -> u32 {
     let Some(promise) = job.promise.as_ref().filter(|promise| promise.evicting) else {
         return 0;
     };
+    u32::try_from(ending(state, promise).count()).unwrap_or(u32::MAX)
+}
+
+/// What is being ended on the hosts of a promise.
+fn ending<'s>(state: &'s State, promise: &Promise) -> impl Iterator<Item = &'s Attempt> {
     let mut hosts: Vec<_> = promise.slots.iter().map(|slot| slot.host).collect();
     hosts.sort_unstable();
     hosts.dedup();
     let ending = hosts.into_iter().flat_map(|host| state.attempts_on(host));
-    let ending = ending.filter(|attempt| attempt.state == AttemptState::Ending);
-    u32::try_from(ending.count()).unwrap_or(u32::MAX)
+    ending.filter(|attempt| attempt.state == AttemptState::Ending)
 }
 
 /// From submission to the first start, to the end, or to now, and what it waited again since, in ms.

@@ -20,6 +20,7 @@ mod pledges;
 mod policy;
 mod props;
 mod queues;
+mod reasons;
 mod reserve;
 mod retries;
 mod rules;
