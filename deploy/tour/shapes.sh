@@ -426,7 +426,7 @@ SH
     ends_with "$short" 0
     until_state "$job" running 30
     until_true 'the run that goes on' 30 goes_on "$job"
-    must show "$job"; says ' preempted '
+    must show "$job"; says 'its turn was over'
     must logs "$job" --attempt "$OUT_ATTEMPT"; says '^from [1-9][0-9]*$'
     for at in "${long[@]}"; do same "state of job $at" "$(state_of "$at")" running; done
     shown 'half a minute of work ran in ten hours of others, which went on'

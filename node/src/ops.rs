@@ -137,6 +137,7 @@ pub fn dev(args: DevArgs) -> Outcome {
         data_dir: data.clone(),
         listen,
         sim_gpus: args.sim_gpus,
+        cpus: args.cpus,
         metrics_open_on_loopback: true,
         ..AgentConfig::default()
     };

@@ -43,8 +43,8 @@ async fn a_task_gets_its_environment_folder_and_nothing_else() {
     let output = String::from_utf8(lab.output(7, Stdout).await).unwrap();
     let lines: Vec<&str> = output.lines().collect();
     assert_eq!(lines[..2], ["/tmp", "[] 7 1"]);
-    // Two of the user, sixteen of Rota, and PWD, which the shell adds.
-    assert_eq!(lines[2], "19", "{output}");
+    // Two of the user, seventeen of Rota, and PWD, which the shell adds.
+    assert_eq!(lines[2], "20", "{output}");
     // Standard input, output, error, and the folder that `ls` itself has opened.
     assert_eq!(lines[3], "4", "{output}");
     // `cat` had nothing to read; no signal is blocked or ignored.

@@ -40,6 +40,7 @@ impl ApiRequest {
             | Self::Me
             | Self::Queues { .. }
             | Self::Idle(_)
+            | Self::Usage(_)
             | Self::Changes { .. }
             | Self::Trust(_)
             | Self::Reservations { .. } => true,

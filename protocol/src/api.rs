@@ -279,6 +279,8 @@ pub enum ApiRequest {
     ChangeTrust(RequestId, crate::trust::TrustAsk),
     /// Who belongs to the cluster.
     Members(MembersAsk),
+    /// GPUs and CPUs that users held since the cluster began.
+    Usage(Freshness),
 }
 
 /// What can be answered.
@@ -388,4 +390,6 @@ pub enum ApiReply {
     Trust(Box<crate::trust::TrustView>),
     /// About membership.
     Members(MembersAnswer),
+    /// What users held, by tenant, user and queue.
+    Usage(Vec<crate::why_more::UsageRow>),
 }

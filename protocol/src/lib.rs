@@ -46,6 +46,7 @@ pub mod v1;
 pub mod version;
 pub mod view;
 pub mod why;
+pub mod why_more;
 pub mod work;
 
 pub use error::{ErrorCode, PublicError};

@@ -5,7 +5,7 @@ use crate::care::Care;
 use crate::device::{DeviceFacts, DeviceReading};
 use crate::health::{BreakerView, HostCareView, MarkView};
 use crate::ids::{BootId, ClusterId, HostId, JobId, LeaseEpoch, TaskId, Token};
-use crate::job::{AttemptEnd, AttemptState, JobSpec, JobState};
+use crate::job::{AttemptEnd, AttemptState, EndReason, JobSpec, JobState};
 use crate::members::MembersView;
 use crate::queue::{Amounts, QueueSpec};
 use crate::reservation::ReservationSpec;
@@ -106,6 +106,10 @@ pub struct AttemptRow {
     pub used: Used,
     /// What its host told of it beside start and end.
     pub care: Option<Box<Care>>,
+    /// Why its end was asked, if it was.
+    pub asked: Option<EndReason>,
+    /// Its number among the attempts of its task, from 1; 0 where the answer does not say.
+    pub number: u32,
 }
 
 /// Card time that one user held and did not use.

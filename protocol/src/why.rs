@@ -4,6 +4,7 @@
 use crate::ids::JobId;
 use crate::job::JobState;
 use crate::plan::PromiseBreak;
+use crate::why_more::WhyMore;
 use crate::work::Relation;
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +69,8 @@ pub struct WhyView {
     pub shorter_limit_ms: Option<u64>,
     /// How long each cause kept it waiting so far, in ms; the longest first. Covers the newest changes of cause.
     pub waits: Vec<WhyWait>,
+    /// Further parts.
+    pub more: WhyMore,
 }
 
 /// Dependencies shown in one answer.

@@ -17,6 +17,8 @@
 mod clients;
 #[path = "golden/first.rs"]
 mod first;
+#[path = "golden/further.rs"]
+mod further;
 #[path = "golden/members.rs"]
 mod members;
 #[path = "golden/output.rs"]

@@ -225,7 +225,12 @@ async fn tell_start(node: &Node) -> bool {
             door::give_up(&node.config.data_dir, why, &text)
         }
         other => {
-            tracing::info!(?other, "the log has not heard yet that the agent started");
+            let why = match other {
+                Ok(Some(Outcome::Refused(error))) => error.to_string(),
+                Ok(_) => "no answer that is one".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            tracing::info!("the log has not heard yet that the agent started, which is tried again: {why}");
             false
         }
     }

@@ -23,6 +23,16 @@ pub(super) fn accepted(state: &State, job: JobId, sent: &JobSpec, tenant: &str) 
         let limit = crate::parse::time::duration_text(limit_ms);
         notes.push(format!("time limit {limit}: the rule of queue {queue} for jobs that name none"));
     }
+    let default_ms = state.queues().named(&queue).and_then(|queue| queue.spec.time_limit_default_ms);
+    if let Some((asked_ms, default_ms)) = sent.time_limit_ms.zip(default_ms).filter(|(own, rule)| own > rule)
+    {
+        let text = crate::parse::time::duration_text;
+        notes.push(format!(
+            "time limit {}: longer than the {} that queue {queue} gives to jobs that name none, which is no bound",
+            text(asked_ms),
+            text(default_ms)
+        ));
+    }
     notes.extend(overridden(state, sent, &queue));
     notes.extend(warned(sent));
     notes.extend(sharing(sent));

@@ -3,6 +3,7 @@
 use super::caller::Caller;
 use super::session::Answers;
 use super::{READ_DEADLINE, not_found};
+use crate::logic::attempts;
 use crate::members;
 use crate::node::Node;
 use rota_consensus::AppliedNote;
@@ -38,6 +39,7 @@ fn allowed_age(request: &ApiRequest) -> Option<Duration> {
         | ApiRequest::Queues { freshness }
         | ApiRequest::Reservations { freshness }
         | ApiRequest::Idle(freshness)
+        | ApiRequest::Usage(freshness)
         | ApiRequest::Trust(freshness)
         | ApiRequest::Cluster { freshness } => match freshness {
             Freshness::Within(ms) => Some(Duration::from_millis(u64::from(*ms))),
@@ -59,7 +61,11 @@ async fn fresh(node: &Node, caller: &Caller, request: ApiRequest) -> Result<ApiR
         ApiRequest::Show { job, freshness } => {
             barrier(node, freshness).await?;
             node.consensus
-                .read(|state| view::job(state, job))
+                .read(|state| {
+                    let mut found = view::job(state, job)?;
+                    attempts::number(state, &mut found);
+                    Some(found)
+                })
                 .filter(|found| caller.sees(&found.row.tenant))
                 .map(|found| ApiReply::Job(Box::new(found)))
                 .ok_or_else(|| not_found("job", &job.to_string()))
@@ -96,6 +102,15 @@ async fn fresh(node: &Node, caller: &Caller, request: ApiRequest) -> Result<ApiR
                 let mut rows = view::idle(state);
                 rows.retain(|row| sees(&row.tenant));
                 ApiReply::Idle(rows)
+            })
+            .await
+        }
+        ApiRequest::Usage(freshness) => {
+            let sees = |tenant: &str| caller.sees(tenant);
+            listed(node, freshness, |state| {
+                let mut rows = view::usage(state, crate::io::clock::wall_ms());
+                rows.retain(|row| sees(&row.tenant));
+                ApiReply::Usage(rows)
             })
             .await
         }

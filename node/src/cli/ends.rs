@@ -1,6 +1,6 @@
 //! How an attempt ended, for people, with what its job could ask for instead.
 
-use rota_protocol::job::{AttemptEnd, JobSpec};
+use rota_protocol::job::{AttemptEnd, EndReason, JobSpec};
 
 /// The end in words; of one that was ended for memory that its job never asked for, also how more is asked for.
 #[must_use]
@@ -14,6 +14,20 @@ pub fn end_text(end: &AttemptEnd, spec: &JobSpec) -> String {
         }
         _ => end.to_string(),
     }
+}
+
+/// The same of an attempt whose end was asked: what was to make room is told apart.
+#[must_use]
+pub fn ended_text(end: &AttemptEnd, asked: Option<EndReason>, spec: &JobSpec) -> String {
+    let word = match (end, asked) {
+        (AttemptEnd::Preempted, Some(EndReason::Drain)) => "drained: its host was to be empty",
+        (AttemptEnd::Preempted, Some(EndReason::Move)) => "moved to make room in one piece",
+        (AttemptEnd::Preempted, Some(EndReason::Reclaim)) => "preempted: taken back by a guarantee",
+        (AttemptEnd::Preempted, Some(EndReason::Ceiling)) => "ended: its queue was above its ceiling",
+        (AttemptEnd::Preempted, Some(EndReason::Turn)) => "ended: its turn was over",
+        _ => return end_text(end, spec),
+    };
+    word.to_owned()
 }
 
 #[cfg(test)]
@@ -32,5 +46,13 @@ mod tests {
         assert_eq!(end_text(&end, &asked), end.to_string());
         let plain = AttemptEnd::Exited { code: 3 };
         assert_eq!(end_text(&plain, &none), "exit 3");
+    }
+
+    #[test]
+    fn what_was_drained_is_not_called_preempted() {
+        let text = |asked| ended_text(&AttemptEnd::Preempted, asked, &JobSpec::default());
+        assert!(text(Some(EndReason::Drain)).starts_with("drained"));
+        assert_eq!(text(Some(EndReason::Preempt)), "preempted");
+        assert_eq!(text(None), "preempted");
     }
 }

@@ -276,6 +276,8 @@ mod tests {
             pid: None,
             used: rota_protocol::cage::Used::default(),
             care: None,
+            asked: None,
+            number: 0,
         }
     }
 

@@ -11,7 +11,8 @@ use clap::Args;
 use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::device::{DeviceFacts, DeviceHealth};
 use rota_protocol::health::{MarkView, Stage};
-use rota_protocol::view::{DeviceHold, DeviceRow, HostRow};
+use rota_protocol::reservation::ReservedFor;
+use rota_protocol::view::{DeviceHold, DeviceRow, HostRow, ReservationRow};
 use serde_json::json;
 
 /// List hosts.
@@ -32,13 +33,20 @@ pub async fn hosts(context: &Context, args: &HostsArgs) -> Result<u8, Failure> {
         ApiReply::Hosts { index, rows } if args.read.json => {
             document(&json!({ "index": index, "hosts": rows }))?;
         }
-        ApiReply::Hosts { rows, .. } => say(&format!("{}{}", host_table(&rows), warnings(&rows)))?,
+        ApiReply::Hosts { rows, .. } => {
+            // Beside what the hosts say: of an agent that does not tell, nothing is shown.
+            let kept = match context.client.call(ApiRequest::Reservations { freshness }).await {
+                Ok(ApiReply::Reservations { rows, .. }) => rows,
+                _ => Vec::new(),
+            };
+            say(&format!("{}{}", host_table(&rows, &kept), warnings(&rows)))?;
+        }
         other => return Err(unexpected(&other).into()),
     }
     Ok(0)
 }
 
-fn host_table(rows: &[HostRow]) -> Table {
+fn host_table(rows: &[HostRow], kept: &[ReservationRow]) -> Table {
     let mut table = Table::new(&[
         "HOST", "ID>", "STATE", "GPUS>", "CPUS>", "MEM>", "TASKS>", "LABELS", "ADDRESS", "REASON",
     ]);
@@ -54,10 +62,23 @@ fn host_table(rows: &[HostRow]) -> Table {
             row.attempts.to_string(),
             labels.join(","),
             row.addr.clone(),
-            row.reason.clone().or_else(|| blame(row)).unwrap_or_default(),
+            row.reason.clone().or_else(|| kept_for(row, kept)).or_else(|| blame(row)).unwrap_or_default(),
         ]);
     }
     table
+}
+
+/// The reservation that keeps the host just now.
+fn kept_for(host: &HostRow, kept: &[ReservationRow]) -> Option<String> {
+    let row = kept.iter().find(|row| row.active && row.host_names.contains(&host.name))?;
+    let until = stamp(row.spec.end_ms);
+    let why = if row.spec.reason.is_empty() { String::new() } else { format!(": {}", row.spec.reason) };
+    Some(match &row.spec.kept_for {
+        ReservedFor::Nobody => format!("maintenance '{}' until {until}{why}", row.spec.name),
+        ReservedFor::Queues(paths) => {
+            format!("reserved by '{}' for {} until {until}{why}", row.spec.name, paths.join(","))
+        }
+    })
 }
 
 /// Jobs that failed on a host and ran well elsewhere, while they are too few to keep work off it.

@@ -73,6 +73,9 @@ impl JobArgs {
     /// # Errors
     /// Anything that the parser refuses, or a file that cannot be read.
     pub fn job_spec(&self, array: Option<&str>, here: &Here) -> Result<JobSpec, Failure> {
+        if let Some(note) = self.flags.time.as_deref().and_then(bare_seconds) {
+            tell(&note);
+        }
         let flags = self.flags.draft(array, here)?;
         let mut draft = flags.over(self.base(here)?);
         let inherited = INHERITED.iter().filter_map(|name| {
@@ -118,8 +121,30 @@ impl JobArgs {
                 "note: the #ROTA lines of {path} were not read; give the script itself as the command, or --script {path}"
             ));
         }
+        if let Some(word) = self.command.first().filter(|word| is_lost_script(word, here)) {
+            let name = word.to_string_lossy();
+            let message =
+                format!("{name} is a file here and no program that PATH has: --script {name} submits it");
+            return Err(PublicError::invalid("command", message, &format!("./{name}")).into());
+        }
         Ok(command(words)?)
     }
+}
+
+/// Times of other tools are minutes when they are bare.
+fn bare_seconds(text: &str) -> Option<String> {
+    let text = text.trim();
+    let bare = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    bare.then(|| format!("note: --time {text} is {text} s; for minutes: --time {text}m"))
+}
+
+/// A bare word that names a file of this folder, and no program of the path: it would be found nowhere.
+fn is_lost_script(word: &OsStr, here: &Here) -> bool {
+    if word.as_bytes().contains(&b'/') || !here.workdir.join(word).is_file() {
+        return false;
+    }
+    let path = here.var(b"PATH").map(OsStr::to_owned).unwrap_or_default();
+    !std::env::split_paths(&path).any(|folder| folder.join(word).is_file())
 }
 
 fn command(words: Vec<Vec<u8>>) -> Result<JobDraft, PublicError> {

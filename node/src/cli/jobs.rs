@@ -2,7 +2,7 @@
 
 use super::context::{Context, ReadArgs, document, say};
 use super::echo::echo;
-use super::ends::end_text;
+use super::ends::ended_text;
 use super::failure::Failure;
 use super::times::{age, stamp, wall_ms};
 use crate::client::unexpected;
@@ -13,7 +13,7 @@ use clap::Args;
 use rota_protocol::api::{ApiReply, ApiRequest, QueueFilter};
 use rota_protocol::cage::Used;
 use rota_protocol::device::DeviceFacts;
-use rota_protocol::job::JobSpec;
+use rota_protocol::job::{JobSpec, JobState};
 use rota_protocol::view::{AttemptRow, JobRow, JobView};
 use serde_json::json;
 use std::io::IsTerminal;
@@ -130,9 +130,9 @@ fn queue_table(rows: &[JobRow], now_ms: u64) -> Table {
     table
 }
 
-/// How long a job runs or ran, from its first start.
+/// How long a job runs or ran, from its first start. One that waits again does not run.
 fn ran(row: &JobRow, now_ms: u64) -> String {
-    match row.started_ms {
+    match row.started_ms.filter(|_| row.state != JobState::Pending) {
         Some(started) => age(row.ended_ms.unwrap_or(now_ms).saturating_sub(started)),
         None => "0:00".to_owned(),
     }
@@ -224,7 +224,7 @@ fn show_text(view: &JobView, now_ms: u64) -> String {
     }
     for attempt in &view.attempts {
         for line in care_lines(attempt) {
-            text.push_str(&clean(&format!("{}: {line}", attempt.token)));
+            text.push_str(&clean(&format!("task {} attempt {}: {line}", attempt.task, name_of(attempt))));
             text.push('\n');
         }
     }
@@ -282,18 +282,23 @@ fn care_lines(attempt: &AttemptRow) -> Vec<String> {
     lines
 }
 
+/// Its number, by which `rota logs --attempt` knows it; its token where an older agent answers.
+fn name_of(attempt: &AttemptRow) -> String {
+    if attempt.number > 0 { attempt.number.to_string() } else { attempt.token.to_string() }
+}
+
 fn attempt_table(view: &JobView) -> Table {
     let mut table = Table::new(&["TASK", "ATTEMPT>", "HOST", "STATE", "STARTED", "MEMORY", "DEVICES"]);
     for attempt in &view.attempts {
         let state = match (&attempt.end, attempt.state) {
-            (Some(end), _) => end_text(end, &view.spec),
+            (Some(end), _) => ended_text(end, attempt.asked, &view.spec),
             (None, Some(state)) => format!("{state:?}").to_lowercase(),
             (None, None) => "-".to_owned(),
         };
         let devices: Vec<String> = attempt.devices.iter().map(device_text).collect();
         table.row([
             attempt.task.to_string(),
-            attempt.token.to_string(),
+            name_of(attempt),
             attempt.host_name.clone(),
             state,
             attempt.started_ms.map_or("-".to_owned(), stamp),

@@ -15,6 +15,7 @@ pub mod device;
 pub mod echo;
 pub mod ends;
 pub mod failure;
+pub mod figures;
 pub mod follow;
 pub mod history;
 pub mod hosts;
@@ -187,6 +188,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>, handlers: &Handlers) -> Ex
         Err(error) => {
             // Help goes to standard output with status 0, a mistake to standard error with 2.
             let _ = error.print();
+            if let Some(hint) = foreign(&error) {
+                context::tell(hint);
+            }
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(failure::STATUS_INVALID));
         }
     };
@@ -200,6 +204,21 @@ pub fn main(args: impl IntoIterator<Item = OsString>, handlers: &Handlers) -> Ex
             }
             ExitCode::from(failure.status())
         }
+    }
+}
+
+/// What another scheduler's flag is called here, where the likeliest spelling would lead astray.
+fn foreign(error: &clap::Error) -> Option<&'static str> {
+    use clap::error::{ContextKind, ContextValue};
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
+    match flag.split('=').next().unwrap_or_default() {
+        "--gres" | "--gpus-per-node" | "--gpus-per-task" => {
+            Some("GPUs are asked by --gpus, such as --gpus 2 --gpu-model H100")
+        }
+        "--cpus-per-task" | "--ntasks" => {
+            Some("CPUs of each task are asked by --cpus, parts that run together by --gang")
+        }
+        _ => None,
     }
 }
 

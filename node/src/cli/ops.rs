@@ -128,6 +128,9 @@ pub struct DevArgs {
     /// Simulated devices instead of the real ones, such as 2xH100:80GiB
     #[arg(long, value_name = "DEVICES")]
     pub sim_gpus: Option<String>,
+    /// CPUs to offer, if not all
+    #[arg(long)]
+    pub cpus: Option<String>,
 }
 
 /// Three hosts on this machine, real jobs, the leader killed half-way.
@@ -143,6 +146,7 @@ pub struct DemoArgs {
 
 /// Measure this build on this machine.
 #[derive(Debug, Args)]
+#[command(after_help = super::figures::FIGURES)]
 pub struct BenchArgs {
     /// Which.
     #[command(subcommand)]

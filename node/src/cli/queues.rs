@@ -2,6 +2,7 @@
 
 use super::context::{Context, ReadArgs, document, say, tell};
 use super::failure::Failure;
+use super::usage::hours;
 use crate::client::{fresh_request, unexpected};
 use crate::parse::{pace, rules, time, word};
 use crate::table::{Table, clean};
@@ -59,7 +60,7 @@ pub struct QueueSetArgs {
     /// Tenants that may enter it [default: the one of its first path element]
     #[arg(long, value_name = "TENANT,..")]
     pub tenants: Option<String>,
-    /// Limit of jobs that name none, or none
+    /// Time limit of jobs that name none themselves, or none; a job may name a longer one
     #[arg(long, value_name = "TIME")]
     pub time_limit: Option<String>,
     /// Work above a lowered ceiling: let-end or requeue-youngest
@@ -134,7 +135,6 @@ async fn rows(context: &Context, freshness: Freshness) -> Result<(u64, Vec<Queue
 }
 
 fn queue_table(rows: &[QueueRow]) -> Table {
-    const HOUR_MS: u64 = 3_600_000;
     let mut table = Table::new(&[
         "QUEUE",
         "WEIGHT>",
@@ -149,7 +149,6 @@ fn queue_table(rows: &[QueueRow]) -> Table {
     ]);
     let or_dash = |text: String| if text == "none" { "-".to_owned() } else { text };
     for row in rows {
-        let used_tenths = row.used_gpu_ms.saturating_mul(10) / HOUR_MS;
         table.row([
             row.spec.name.clone(),
             row.spec.weight.to_string(),
@@ -159,7 +158,7 @@ fn queue_table(rows: &[QueueRow]) -> Table {
             format!("{}.{}%", row.share_permille / 10, row.share_permille % 10),
             row.tasks_waiting.to_string(),
             row.tasks_running.to_string(),
-            format!("{}.{}", used_tenths / 10, used_tenths % 10),
+            hours(row.used_gpu_ms),
             rules_text(&row.spec),
         ]);
     }

@@ -32,14 +32,9 @@ pub struct ReserveArgs {
     #[arg(long, value_name = "WHEN")]
     pub until: Option<String>,
     /// For jobs of these queues and those below them
-    #[arg(
-        long,
-        value_name = "PATH,..",
-        required_unless_present = "maintenance",
-        conflicts_with = "maintenance"
-    )]
+    #[arg(long, value_name = "PATH,..", conflicts_with = "maintenance")]
     pub queues: Option<String>,
-    /// For nobody
+    /// For nobody: this or --queues must be given
     #[arg(long)]
     pub maintenance: bool,
     /// For others to read
@@ -85,7 +80,12 @@ impl ReserveArgs {
             return Err(PublicError::invalid("until", "lies before its begin", "now+2h"));
         }
         let kept_for = match &self.queues {
-            None => ReservedFor::Nobody,
+            None if self.maintenance => ReservedFor::Nobody,
+            None => {
+                let message =
+                    "is not given: --queues PATH for jobs of these queues, or --maintenance for nobody";
+                return Err(PublicError::invalid("queues", message, "--maintenance"));
+            }
             Some(paths) => ReservedFor::Queues(
                 paths
                     .split(',')
@@ -213,6 +213,7 @@ mod tests {
             (args("now", Some("0"), None), "for"),
             (args("now", None, Some("now")), "until"),
             (ReserveArgs { hosts: "a,,b".into(), ..args("now", Some("1h"), None) }, "hosts"),
+            (ReserveArgs { maintenance: false, ..args("now", Some("1h"), None) }, "queues"),
             (ReserveArgs { queues: Some("a//b".into()), ..args("now", Some("1h"), None) }, "queues"),
         ] {
             assert_eq!(bad.ask(1_000).unwrap_err().field.as_deref(), Some(field));

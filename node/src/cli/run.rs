@@ -329,11 +329,8 @@ fn own_end(view: &JobView) -> Option<String> {
         JobState::HostLost => {
             Some(newest.map_or_else(|| "its host was lost".to_owned(), ToString::to_string))
         }
-        JobState::Pending
-        | JobState::Running
-        | JobState::Ending
-        | JobState::Succeeded
-        | JobState::Cancelled => None,
+        JobState::Cancelled => Some("cancelled".to_owned()),
+        JobState::Pending | JobState::Running | JobState::Ending | JobState::Succeeded => None,
     }
 }
 

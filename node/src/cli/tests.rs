@@ -189,6 +189,37 @@ fn what_is_echoed_names_all_that_was_said() {
     }
 }
 
+/// Field report: accepted, and then ended with 127, since no host has a program of that name.
+#[test]
+fn a_script_of_this_folder_is_told_from_a_program() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("sb.sh"), "echo hello\n").unwrap();
+    let here = Here { workdir: folder.path().to_owned(), ..here() };
+    let submitted = |args: &[&str]| {
+        let cli = parse(&[&["submit"], args].concat()).unwrap();
+        let Command::Submit(submit) = cli.command else { panic!("no submit") };
+        submit.job.job_spec(None, &here)
+    };
+    match submitted(&["sb.sh"]) {
+        Err(Failure::Refused(error)) => assert!(error.message.contains("--script sb.sh"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+    for fine in [&["./sb.sh"][..], &["sh", "sb.sh"], &["true"]] {
+        assert!(submitted(fine).is_ok(), "{fine:?}");
+    }
+}
+
+#[test]
+fn what_is_understood_shows_a_script_by_lines_and_the_memory_that_nobody_asked_for() {
+    let spec = job(&["--", "sh", "-c", "echo a\n\techo b\n"]).unwrap();
+    let echoed = crate::cli::echo::echo(&spec);
+    for line in ["command   sh -c (the lines below)", "          | echo a", "          |     echo b"] {
+        assert!(echoed.lines().any(|l| l == line), "{line}: {echoed}");
+    }
+    assert!(echoed.contains("mem       your part of the host"), "{echoed}");
+    assert!(!crate::cli::echo::echo(&job(&["--mem", "1G", "true"]).unwrap()).contains("your part"));
+}
+
 #[test]
 fn the_command_begins_at_its_first_word() {
     assert_eq!(job(&["--gpus", "1", "echo", "--gpus", "x"]).unwrap().argv.len(), 3);
@@ -205,7 +236,6 @@ fn the_command_begins_at_its_first_word() {
         &["cluster", "token", "--join", "--user", "u"],
         &["cluster", "token", "--join", "--role", "admin"],
         &["join"],
-        &["reserve", "m", "--hosts", "a", "--for", "1h"],
         &["reserve", "m", "--hosts", "a", "--maintenance"],
         &["reserve", "m", "--hosts", "a", "--for", "1h", "--maintenance", "--queues", "q"],
         &["drain", "n2", "--now", "--deadline", "5m"],

@@ -1,6 +1,7 @@
 //! `rota why`: the whole answer on one screen.
 
-use super::context::{Context, document, say};
+use super::context::{Context, document, say, tell};
+use super::ends::end_text;
 use super::failure::Failure;
 use super::times::{stamp, wall_ms};
 use crate::client::unexpected;
@@ -8,9 +9,11 @@ use crate::parse::time::duration_text;
 use crate::table::{Table, clean};
 use clap::Args;
 use rota_core::fit::{mib, milli};
-use rota_protocol::api::{ApiReply, ApiRequest};
+use rota_protocol::JobId;
+use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
 use rota_protocol::plan::PromiseBreak;
 use rota_protocol::why::{StartBasis, WhyAccount, WhyPromise, WhyStart, WhyView};
+use rota_protocol::why_more::WhyShare;
 
 /// Why a job waits.
 #[derive(Debug, Args)]
@@ -27,13 +30,50 @@ pub struct WhyArgs {
 /// # Errors
 /// No such job, or no cluster.
 pub async fn why(context: &Context, args: &WhyArgs) -> Result<u8, Failure> {
-    let (job, _) = context.job(&args.job).await?;
+    let (job, index) = context.job(&args.job).await?;
+    if let Some(index) = index {
+        let (told, over) = one_task(context, job, index).await?;
+        if over && !args.json {
+            say(&format!("{told}\n"))?;
+            return Ok(0);
+        }
+        tell(&told);
+    }
     match context.client.call(ApiRequest::Why { job }).await? {
         ApiReply::Why(view) if args.json => document(&view)?,
         ApiReply::Why(view) => say(&text(&view, wall_ms()))?,
         other => return Err(unexpected(&other).into()),
     }
     Ok(0)
+}
+
+/// What is to be said of one task of a job, and whether that is all: one that has started waits for nothing. All that
+/// wait do so for the same reasons.
+async fn one_task(context: &Context, job: JobId, index: u32) -> Result<(String, bool), Failure> {
+    let request = ApiRequest::Show { job, freshness: Freshness::Linearizable };
+    let view = match context.client.call(request).await? {
+        ApiReply::Job(view) => view,
+        other => return Err(unexpected(&other).into()),
+    };
+    let newest = view.attempts.iter().find(|attempt| attempt.task.index == index);
+    Ok(match newest {
+        Some(attempt) if attempt.state.is_some() => {
+            (format!("task {job}_{index}: runs on {}, waits for nothing", attempt.host_name), true)
+        }
+        Some(attempt) => {
+            let end =
+                attempt.end.as_ref().map_or_else(|| "ended".to_owned(), |end| end_text(end, &view.spec));
+            let waits = view.row.tasks.pending > 0;
+            let rest = if waits { "; if it waits again, then as below for all waiting tasks" } else { "" };
+            (format!("task {job}_{index}: its newest attempt ended: {end}{rest}"), !waits)
+        }
+        None => (
+            format!(
+                "task {job}_{index} has not started: the answer is that of all waiting tasks of job {job}"
+            ),
+            false,
+        ),
+    })
 }
 
 fn text(view: &WhyView, now_ms: u64) -> String {
@@ -43,10 +83,13 @@ fn text(view: &WhyView, now_ms: u64) -> String {
     line("asks", view.ask.clone());
     line(if waits { "waits" } else { "waited" }, waited(view));
     if let Some(start) = &view.expected {
-        line("starts", expected(start, now_ms));
+        line("starts", expected(start, view.more.reservation.as_deref(), now_ms));
     }
     if let Some(promise) = &view.promise {
-        line("promise", promised(promise, now_ms));
+        line("promise", promised(promise, view.expected.as_ref(), now_ms));
+    }
+    if let Some(told) = &view.more.evicted {
+        line("was", told.clone());
     }
     if let Some(parts) = view.parts.filter(|parts| parts.needed > 1) {
         line("parts", format!("{} of {} find room together now", parts.fit, parts.needed));
@@ -56,6 +99,9 @@ fn text(view: &WhyView, now_ms: u64) -> String {
             "ahead",
             format!("{} asking {}", count(view.ahead_tasks, "task"), count(view.ahead_gpus, "GPU")),
         );
+    }
+    for (at, row) in view.more.shares.iter().filter(|_| waits).enumerate() {
+        line(if at == 0 { "share" } else { "" }, share(row));
     }
     for (at, row) in view.account.iter().enumerate() {
         line(if at == 0 { "account" } else { "" }, account(row));
@@ -97,18 +143,25 @@ fn text(view: &WhyView, now_ms: u64) -> String {
 
 /// The whole wait, then what it came from.
 fn waited(view: &WhyView) -> String {
+    // While some tasks of an array run, others wait.
+    let partly = view.more.partly;
+    let word =
+        |cause: &str| if cause == "runs" { "beside its own tasks".to_owned() } else { cause.to_owned() };
     let causes: Vec<String> = view
         .waits
         .iter()
-        .filter(|wait| wait.cause != "runs")
-        .map(|wait| format!("{} {}", wait.cause, duration_text(whole_seconds(wait.ms))))
+        .filter(|wait| partly || wait.cause != "runs")
+        .map(|wait| format!("{} {}", word(&wait.cause), duration_text(whole_seconds(wait.ms))))
         .collect();
     let total = duration_text(whole_seconds(view.waited_ms));
     if causes.is_empty() { total } else { format!("{total} ({})", causes.join(", ")) }
 }
 
-fn expected(start: &WhyStart, now_ms: u64) -> String {
+fn expected(start: &WhyStart, reservation: Option<&str>, now_ms: u64) -> String {
     let on = if start.hosts.is_empty() { String::new() } else { format!(" on {}", start.hosts.join(", ")) };
+    if let Some(name) = reservation {
+        return format!("{}{on}: when reservation {name} ends", moment(start.at_ms, now_ms));
+    }
     let basis = match start.basis {
         StartBasis::Now => return format!("now{on}, in the next round"),
         StartBasis::Begin => "when it may begin",
@@ -125,13 +178,19 @@ fn expected(start: &WhyStart, now_ms: u64) -> String {
     format!("{}{on}: {basis}", moment(start.at_ms, now_ms))
 }
 
-fn promised(promise: &WhyPromise, now_ms: u64) -> String {
+fn promised(promise: &WhyPromise, start: Option<&WhyStart>, now_ms: u64) -> String {
     let mut text = format!(
         "no later than {} on {}, made {}",
         moment(promise.at_ms, now_ms),
         promise.hosts.join(", "),
         stamp(promise.made_ms)
     );
+    let elsewhere = |start: &&WhyStart| {
+        start.at_ms < promise.at_ms && !start.hosts.is_empty() && start.hosts != promise.hosts
+    };
+    if start.filter(elsewhere).is_some() {
+        text.push_str("; the start above is another place that may be free sooner");
+    }
     if let Some(why) = promise.broken_by {
         text.push_str(&format!("; an earlier one did not hold: {}", broken(why)));
     }
@@ -148,6 +207,24 @@ fn broken(why: PromiseBreak) -> &'static str {
         PromiseBreak::Overrun => "what it waited for ran on past its limit",
         PromiseBreak::Reserved => "a host of it was reserved for others since",
     }
+}
+
+/// What a queue holds, and what is its part by weight.
+fn share(row: &WhyShare) -> String {
+    let of = |milli_of: u64| milli(milli_of);
+    let WhyShare { queue, part, weight, weights, users, .. } = row;
+    let mut text = format!("queue {queue}: holds {} of {} {part}", of(row.held), of(row.whole));
+    if *weights > u64::from(*weight) {
+        text.push_str(&format!(", its part by weight {weight} of {weights}"));
+    }
+    if *users > 1 || row.held_by_user < row.held {
+        text.push_str(&format!(
+            "; you hold {} of it, {} hold some",
+            of(row.held_by_user),
+            count((*users).into(), "user")
+        ));
+    }
+    text
 }
 
 fn account(row: &WhyAccount) -> String {
@@ -186,9 +263,9 @@ fn whole_seconds(ms: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rota_protocol::JobId;
     use rota_protocol::job::JobState;
     use rota_protocol::why::{WhyDependency, WhyParts, WhyReason, WhyWait};
+    use rota_protocol::why_more::WhyMore;
     use rota_protocol::work::Relation;
 
     const NOW_MS: u64 = 1_800_000_000_000;
@@ -227,6 +304,7 @@ mod tests {
             smaller_ask: None,
             shorter_limit_ms: None,
             waits: vec![wait("runs", 5_000), wait("room", 90_500)],
+            more: WhyMore::default(),
         }
     }
 
@@ -242,7 +320,7 @@ mod tests {
         );
     }
 
-    /// All at once, which no job is: every line has its place, and the whole fits a screen of 25 lines.
+    /// All at once, which no job is: every line has its place, and the whole fits a screen of 27 lines.
     #[test]
     fn the_whole_answer_is_one_screen() {
         let row = |of_user, ceiling, full| WhyAccount {
@@ -288,6 +366,20 @@ mod tests {
             parallel_max: Some(2),
             parts: Some(WhyParts { needed: 4, fit: 3 }),
             smaller_ask: Some("3 parts of 1 gpu".into()),
+            more: WhyMore {
+                evicted: Some("asked to end: to make room for job 9 (priority 90, queue lab)".into()),
+                shares: vec![WhyShare {
+                    queue: "lab".into(),
+                    part: "gpus".into(),
+                    held: 3_000,
+                    held_by_user: 2_000,
+                    whole: 12_000,
+                    weight: 1,
+                    weights: 4,
+                    users: 2,
+                }],
+                ..WhyMore::default()
+            },
             ..bare()
         };
         let text = text(&view, NOW_MS);
@@ -298,8 +390,10 @@ waits     1m30s (room 1m30s)
 starts    2027-01-15 08:01:00Z (in 1m) on n1, n2: by the limits of what runs, if nothing before it takes the room
 promise   no later than 2027-01-15 08:02:00Z (in 2m) on n1, n2, made 2027-01-15 07:59:59Z; an earlier one did not \
 hold: what it waited for ran on past its limit; it cannot be kept: a host or a device of it is gone or closed
+was       asked to end: to make room for job 9 (priority 90, queue lab)
 parts     3 of 4 find room together now
 ahead     1 task asking 4 GPUs
+share     queue lab: holds 3 of 12 gpus, its part by weight 1 of 4; you hold 2 of it, 2 users hold some
 account   queue lab: 3.5 gpus held, no ceiling, 1 guaranteed
           you in queue lab: 3.5 gpus held, at most 4, 1 guaranteed  <- full
 after     job 5 (ok, task by task), which is running
@@ -316,6 +410,6 @@ HOSTS  KEPT OFF BY  DETAIL
 of 3 hosts
 ";
         assert_eq!(text, expected);
-        assert!(text.lines().count() <= 25);
+        assert!(text.lines().count() <= 27);
     }
 }

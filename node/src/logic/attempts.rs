@@ -6,7 +6,9 @@
 
 use rota_core::{Job, State};
 use rota_protocol::job::{AttemptEnd, EndReason};
+use rota_protocol::view::JobView;
 use rota_protocol::{HostId, JobId, TaskId, Token};
+use std::collections::BTreeMap;
 
 /// One attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,6 +119,17 @@ pub fn of_task(state: &State, id: JobId, index: u32) -> Vec<Numbered> {
     all
 }
 
+/// Numbers the attempts of an answer.
+pub fn number(state: &State, view: &mut JobView) {
+    let mut numbers: BTreeMap<u32, Vec<Numbered>> = BTreeMap::new();
+    for row in &mut view.attempts {
+        let task = row.task;
+        let of_task = numbers.entry(task.index).or_insert_with(|| of_task(state, task.job, task.index));
+        let found = of_task.iter().find(|one| one.token == row.token);
+        row.number = found.map_or(0, |one| one.number);
+    }
+}
+
 /// How many ended attempts of the task are not kept any more, as far as that is known.
 fn forgotten_of(job: &Job, index: u32, known: u32) -> u32 {
     let all = u32::try_from(job.ended_forgotten).unwrap_or(u32::MAX);
@@ -124,8 +137,7 @@ fn forgotten_of(job: &Job, index: u32, known: u32) -> u32 {
         return all;
     }
     let Some(ordinal) = job.ordinal(index) else { return 0 };
-    let count =
-        |map: &std::collections::BTreeMap<u32, u16>| u32::from(map.get(&ordinal).copied().unwrap_or(0));
+    let count = |map: &BTreeMap<u32, u16>| u32::from(map.get(&ordinal).copied().unwrap_or(0));
     let evicted = job.evictions.iter().filter(|(_, position)| *position == ordinal).count();
     let counted = count(&job.retries_used) + count(&job.host_faults) + u32::try_from(evicted).unwrap_or(0);
     counted.saturating_sub(known).min(all)

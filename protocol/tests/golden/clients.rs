@@ -102,6 +102,7 @@ pub(crate) fn api_calls() -> Vec<(&'static str, ApiCall)> {
         ("MoveLead", ApiRequest::MoveLead { to: Some(text("gpu-07")) }),
         ("Changes", ApiRequest::Changes { after: Some(301) }),
         ("Hosts within", ApiRequest::Hosts { freshness: Freshness::Within(2_000) }),
+        ("Usage", ApiRequest::Usage(stale)),
     ];
     let requests: Vec<_> = requests.into_iter().chain(super::trust::requests()).collect();
     let session = |(label, ask)| {
@@ -197,6 +198,8 @@ fn job_view() -> JobView {
                 cause: Some(HostCause::SharedFault),
                 idle_gpu_ms: 10,
             })),
+            asked: Some(EndReason::Preempt),
+            number: 2,
         }],
         attempts_forgotten: 8,
         exit_status: Some(125),
@@ -263,6 +266,7 @@ fn why_view() -> WhyView {
         smaller_ask: Some(text("1 gpu on gpu-07")),
         shorter_limit_ms: Some(60_000),
         waits: vec![WhyWait { cause: text("room"), ms: 5_000 }],
+        more: super::further::more(),
     }
 }
 
@@ -431,6 +435,7 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
         ),
         ("Aged", ApiReply::Aged { age_ms: 120, reply: Box::new(ApiReply::Done) }),
         ("Trust", super::trust::reply()),
+        ("Usage", super::further::usage()),
     ];
     let members = super::members::answers().into_iter();
     let replies =

@@ -164,6 +164,8 @@ fn meter(state: &mut State, attempt: &Attempt, now_ms: u64) -> Usage {
             }
         }
     }
+    let queue = state.queues.get(attempt.queue).map_or("", |queue| &queue.spec.name);
+    state.metered.add(&attempt.tenant, &attempt.user, queue, held);
     state.queues.release(attempt, held.gpu_ms, held.cpu_ms, now_ms);
     if let Some(host) = state.hosts.get_mut(attempt.host) {
         host.gpu_ms = host.gpu_ms.saturating_add(held.gpu_ms);

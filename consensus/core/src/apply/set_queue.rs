@@ -70,8 +70,17 @@ fn check(spec: &QueueSpec) -> Result<(), PublicError> {
         return Err(PublicError::invalid("queue.weight", message, "1"));
     }
     if !spec.guarantee.within(&spec.ceiling.amounts()) {
-        let message = "is above the ceiling";
-        return Err(PublicError::invalid("queue.guarantee", message, "at most the ceiling"));
+        let parts = [
+            ("gpus", spec.guarantee.gpu_milli, spec.ceiling.gpu_milli, 1_000),
+            ("cpus", spec.guarantee.cpus_milli, spec.ceiling.cpus_milli, 1_000),
+            ("mem", spec.guarantee.mem_mib, spec.ceiling.mem_mib, 1),
+            ("vram", spec.guarantee.vram_mib, spec.ceiling.vram_mib, 1),
+        ];
+        let above = parts.into_iter().find(|(_, own, most, _)| most.is_some_and(|most| *own > most));
+        let (part, own, most, unit) = above.unwrap_or(("gpus", 0, Some(0), 1));
+        let most = most.unwrap_or(0) / unit;
+        let message = format!("{part}={} is above the ceiling, {part}={most}", own / unit);
+        return Err(PublicError::invalid("queue.guarantee", message, &format!("{part}={most}")));
     }
     if spec.tenants.len() > TENANTS_MAX {
         let message = format!("{} tenants are above {TENANTS_MAX}", spec.tenants.len());

@@ -8,6 +8,7 @@ use super::text::{count, span};
 use crate::placement::TURN_MS;
 use crate::view::ask_text;
 use rota_protocol::job::JobState;
+use rota_protocol::reservation::ReservedFor;
 use rota_protocol::why::StartBasis;
 
 /// What keeps a job waiting.
@@ -253,20 +254,20 @@ fn hosts_hint(case: &Case<'_>, kind: &'static str) -> Option<String> {
         {
             "a higher priority would bring it forward".into()
         }
-        "share_busy" => "ask for less of a card".into(),
-        "share_vram" => "ask for less memory of the card".into(),
+        "cpus_busy" => format!("CPUs are what is missing: wait for work on {example} to end"),
+        "mem_busy" => format!("memory is what is missing: wait for work on {example} to end"),
         "draining" => format!("an operator can undrain {example}"),
         "suspended" | "probation" => format!("see why launches fail on {example}"),
         "avoided" => "its launches failed: show the job to see the hosts' words".into(),
         "faulty" => format!("restart {example}, or undrain it if it is well"),
         "shunned" => format!("see why jobs fail on {example}; undrain it once that is mended"),
-        "gpus_degraded" => format!("list the devices of {example} to see what is wrong, or ask for one card"),
+        "gpus_degraded" => format!("list the devices of {example} to see what is wrong"),
         "gpus_unhealthy" => format!("list the devices of {example} to see what is wrong"),
         "lost" | "joining" | "silent" => format!("see whether the agent on {example} runs"),
+        "reserved" if case.is_closed_to_all(example) => "wait for the end of the reservation".into(),
         "reserved" => "submit to a queue that the reservation is for, or wait for its end".into(),
         "layout" => "submit it with another layout".into(),
         "ports" => format!("wait for a gang on {example} to end"),
-        "some_parts" => "wait, or ask for fewer parts".into(),
         _ => "wait for what runs to end, or add a host".into(),
     };
     Some(nearer(case).unwrap_or(own))
@@ -280,12 +281,20 @@ fn has_others_before(case: &Case<'_>) -> bool {
 fn nearer(case: &Case<'_>) -> Option<String> {
     let limit = case.look.shorter_limit_ms.map(|ms| {
         // Rounded down: a longer one would not do.
-        format!("with a time limit of at most {} it would start now", span(ms / 60_000 * 60_000))
+        let whole_ms = if ms < 600_000 { 1_000 } else { 60_000 };
+        format!("with a time limit of at most {} it would start now", span(ms / whole_ms * whole_ms))
     });
     limit.or_else(|| Some(format!("asking {} would start now", case.smaller_text()?)))
 }
 
 impl Case<'_> {
+    /// A host of this name is kept for nobody.
+    fn is_closed_to_all(&self, name: &str) -> bool {
+        let host = self.state.hosts().find(|host| host.name == name).map(|host| host.id);
+        let mut rows = self.state.reservations();
+        rows.any(|row| row.kept_for == ReservedFor::Nobody && host.is_some_and(|id| row.hosts.contains(&id)))
+    }
+
     /// The nearest ask that starts now, with its host.
     pub(super) fn smaller_text(&self) -> Option<String> {
         let smaller = self.look.smaller.as_ref()?;

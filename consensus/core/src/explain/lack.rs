@@ -12,6 +12,9 @@ use std::collections::BTreeSet;
 
 /// Values shown in a list before it is cut.
 const SHOWN_MAX: usize = 6;
+/// What a job asks that shares its card through the driver's service, as hosts with that service are labelled.
+const MPS_LABEL: (&str, &str) = ("rota.share", "mps");
+
 /// What no registered host has.
 pub(super) struct Lack {
     pub(super) field: &'static str,
@@ -41,12 +44,29 @@ pub(super) fn lack(state: &State, spec: &JobSpec) -> Option<Lack> {
         first = first.or(Some(lack));
     }
     let mut first = first?;
+    if first.field == "ask.gpus"
+        && spec.gang.is_none()
+        && let Some(gang) = as_gang(&known, &spec.ask)
+    {
+        first.example.push_str(&format!(", or {gang}"));
+    }
     match spec.alternatives.len() {
         0 => {}
         1 => first.message.push_str(", and its alternative is not met either"),
         n => first.message.push_str(&format!(", and none of its {n} alternatives is met either")),
     }
     Some(first)
+}
+
+/// The same cards over several hosts, if there are so many.
+fn as_gang(known: &[&Host], ask: &Ask) -> Option<String> {
+    let cards = |host: &&Host| host.facts.devices.iter().filter(|d| fit::gpu_matches(d, ask)).count();
+    let most = known.iter().map(cards).max()?;
+    let asked = ask.gpus() as usize;
+    let parts = (2..=asked).find(|parts| asked.is_multiple_of(*parts) && asked / parts <= most)?;
+    let each = asked / parts;
+    let room: usize = known.iter().map(|host| cards(host) / each).sum();
+    (room >= parts).then(|| format!("--gang {parts} --gpus {each}"))
 }
 
 /// None if some host could run a task of the ask.
@@ -196,6 +216,14 @@ fn lack_of_label(known: &[&Host], part: &Part) -> Lack {
     let (key, value) = part.ask.labels.first_key_value().map_or(("", ""), |(k, v)| (k, v));
     let values: BTreeSet<&str> =
         known.iter().filter_map(|h| h.facts.labels.get(key)).map(String::as_str).collect();
+    if (key, value) == MPS_LABEL {
+        return Lack {
+            field: part.field,
+            message: "no host offers mps".into(),
+            example: "--share-mode time-slice; hosts offer mps by [sharing] mps = true in rota.toml".into(),
+            offer: Some("time-slice".into()),
+        };
+    }
     lack_of_choice(part, &format!("{key}={value}"), "no host has the label", &values)
 }
 
@@ -208,7 +236,7 @@ fn lack_of_choice(part: &Part, asked: &str, what: &str, there: &BTreeSet<&str>) 
     Lack {
         field: part.field,
         message: format!("{what} {asked}, there is: {offer}"),
-        example: there.first().map_or_else(|| "none".to_owned(), |first| (*first).to_owned()),
+        example: there.first().map_or_else(|| "what is there".to_owned(), |first| (*first).to_owned()),
         offer: Some(offer),
     }
 }

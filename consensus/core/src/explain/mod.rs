@@ -5,6 +5,7 @@
 //! numbers add up to the number of hosts.
 
 mod account;
+mod ahead;
 mod capacity;
 mod cause;
 mod lack;
@@ -16,9 +17,10 @@ mod turn;
 
 pub(crate) use short::short;
 pub(crate) use text::span;
+pub(crate) use turn::TOLD;
 
 use crate::apply::depend::{self, Standing};
-use crate::placement::{Look, PlanConfig, Planner, View, standing};
+use crate::placement::{Look, PlanConfig, Planner, View};
 use crate::state::State;
 use crate::state::job::Job;
 use crate::state::queue::OverCeiling;
@@ -27,6 +29,7 @@ use cause::{Cause, settled_sentence};
 use lack::{Lack, lack};
 use rota_protocol::job::{JobSpec, JobState};
 use rota_protocol::why::{DEPENDENCIES_SHOWN_MAX, WhyDependency, WhyParts, WhyStart, WhyView};
+use rota_protocol::why_more::WhyMore;
 use rota_protocol::{JobId, PublicError};
 use tally::{Tally, settled, tally};
 
@@ -46,8 +49,10 @@ pub fn why_with(state: &State, id: JobId, now_ms: u64, config: &PlanConfig) -> O
         answer.by_reason = settled(state, job).into_rows();
         return Some(answer);
     }
-    let look = Planner::default().look(&View::of(state, now_ms), config, now_ms, job);
-    let case = Case::new(state, job, now_ms, config.grace_ms, look);
+    let view = View::of(state, now_ms);
+    let look = Planner::default().look(&view, config, now_ms, job);
+    let before = ahead::ahead(state, &view, job, now_ms);
+    let case = Case::new(state, job, now_ms, config.grace_ms, look, before);
     let cause = Cause::of(&case);
     Some(case.into_answer(cause))
 }
@@ -94,7 +99,14 @@ struct Case<'s> {
 }
 
 impl<'s> Case<'s> {
-    fn new(state: &'s State, job: &'s Job, now_ms: u64, grace_ms: u64, look: Look) -> Self {
+    fn new(
+        state: &'s State,
+        job: &'s Job,
+        now_ms: u64,
+        grace_ms: u64,
+        look: Look,
+        ahead: (u64, u64),
+    ) -> Self {
         let tally = tally(state, job, &look, now_ms);
         let of_hosts = lack(state, &job.spec);
         let too_large =
@@ -109,7 +121,7 @@ impl<'s> Case<'s> {
             tally,
             lack: of_hosts.or(of_ceiling),
             too_large,
-            ahead: ahead(state, job, now_ms),
+            ahead,
             open: open_parents(state, job),
             victims: times::victims(state, job),
             expected: None,
@@ -129,6 +141,8 @@ impl<'s> Case<'s> {
         let full = self.too_large.as_ref().or(self.look.over.as_ref());
         let part = full.map_or_else(|| account::main_part(&job.spec.ask), |over| over.part);
         answer.account = account::rows(state, job, part, full);
+        answer.more.shares = ahead::shares(state, job, part);
+        answer.more.reservation = times::reservation(&self);
         answer.victims = self.victims;
         answer.promise = job.promise.as_ref().map(|one| times::promised(&self, one));
         answer.held = job.held;
@@ -193,24 +207,8 @@ fn answer(state: &State, job: &Job, now_ms: u64) -> WhyView {
         smaller_ask: None,
         shorter_limit_ms: None,
         waits: times::waits(job, now_ms),
+        more: WhyMore { evicted: turn::evicted(job), partly: times::is_partly(job), ..WhyMore::default() },
     }
-}
-
-/// Waiting tasks of ready jobs that stand before it, and the GPUs they ask. Between accounts fair shares may turn that
-/// round.
-fn ahead(state: &State, job: &Job, now_ms: u64) -> (u64, u64) {
-    let own = standing(job, now_ms);
-    let mut sums = (0_u64, 0_u64);
-    for (key, class) in state.jobs.ready() {
-        // Each class is in the order of priority.
-        let rivals = class.iter().map(|(place, ())| place).take_while(|(priority, _, _)| *priority <= own.0);
-        let rivals = rivals.filter_map(|(_, _, id)| state.job(*id));
-        let before = rivals.filter(|other| standing(other, now_ms) < own);
-        let tasks: u64 = before.map(|j| u64::from(j.pending.len())).sum();
-        sums.0 += tasks;
-        sums.1 = sums.1.saturating_add(tasks.saturating_mul(u64::from(key.ask.gpus())));
-    }
-    sums
 }
 
 fn open_parents(state: &State, job: &Job) -> Vec<WhyDependency> {

@@ -46,7 +46,8 @@ pub(super) fn expected(case: &Case<'_>, cause: Cause) -> Option<WhyStart> {
             let opening = earliest.filter(|opening| opening.at_ms > now_ms);
             let promise = promise.filter(|one| one.at_ms >= now_ms && case.look.promise_broken.is_none());
             match (opening, promise) {
-                (Some(opening), Some(promise)) if opening.at_ms > promise.at_ms => {
+                // Of two places at the same time the promised one is kept.
+                (Some(opening), Some(promise)) if opening.at_ms >= promise.at_ms => {
                     Some(start(promise.at_ms, StartBasis::Promise, &promise.slots))
                 }
                 (None, Some(promise)) => Some(start(promise.at_ms, StartBasis::Promise, &promise.slots)),
@@ -56,6 +57,21 @@ pub(super) fn expected(case: &Case<'_>, cause: Cause) -> Option<WhyStart> {
         }
         _ => None,
     }
+}
+
+/// The reservation of others at whose end the expected start lies, on a host of it.
+pub(super) fn reservation(case: &Case<'_>) -> Option<String> {
+    let start = case.expected.as_ref()?;
+    let opening = case.look.expected.as_ref().filter(|opening| opening.at_ms == start.at_ms)?;
+    let hosts = |host| opening.slots.iter().any(|slot| slot.host == host);
+    let mut rows = case.state.reservations();
+    let ends = rows.find(|row| row.end_ms == start.at_ms && row.hosts.iter().any(|host| hosts(*host)))?;
+    Some(ends.name.clone())
+}
+
+/// An array of which some tasks have started, or are over, and others wait.
+pub(super) fn is_partly(job: &Job) -> bool {
+    job.spec.array.is_some() && job.started_ms.is_some() && !job.pending.is_empty()
 }
 
 /// When so much of what counts against a bound is over by its limits that the job keeps it; none if work without a
@@ -135,6 +151,9 @@ fn ending<'s>(state: &'s State, promise: &Promise) -> impl Iterator<Item = &'s A
 
 /// From submission to the first start, to the end, or to now, and what it waited again since, in ms.
 pub(super) fn waited_ms(job: &Job, now_ms: u64) -> u64 {
+    if is_partly(job) {
+        return now_ms.saturating_sub(job.submitted_ms);
+    }
     let until_ms = job.started_ms.or(job.ended_ms).unwrap_or(now_ms);
     let causes: u64 = waits(job, now_ms).iter().filter(|row| row.cause != "runs").map(|row| row.ms).sum();
     causes.max(until_ms.saturating_sub(job.submitted_ms))

@@ -9,6 +9,9 @@ use crate::state::pace::{BEST_PERMILLE, KnownSpeeds};
 use crate::state::speeds;
 use rota_protocol::job::EndReason;
 
+/// How a note begins that tells an attempt why it is put out.
+pub(crate) const TOLD: &str = "asked to end: ";
+
 /// What follows the sentence on a job that waits for nothing; nothing of one that takes no turns.
 pub(super) fn told(state: &State, job: &Job) -> String {
     let live = state.attempts_of(job.id).next().filter(|_| job.spec.takes_turns());
@@ -34,4 +37,13 @@ pub(super) fn told(state: &State, job: &Job) -> String {
         "; on {model}{suits}{before}; it takes turns with others of its queue, which may change every {}",
         super::text::span(TURN_MS)
     )
+}
+
+/// What was told to the owner of an attempt that was ended to make room, while nothing of the job runs since.
+pub(super) fn evicted(job: &Job) -> Option<String> {
+    let newest = job.ended.iter().max_by_key(|one| one.ended_ms).filter(|_| job.live == 0)?;
+    let evicted = newest.asked.filter(|reason| reason.is_eviction())?;
+    let notes = newest.care.as_ref().map(|care| care.notes.as_slice()).unwrap_or_default();
+    let told = notes.iter().rev().find(|note| note.starts_with(TOLD));
+    Some(told.cloned().unwrap_or_else(|| format!("{TOLD}{evicted}")))
 }

@@ -32,6 +32,7 @@ pub use check::check_plan;
 pub use look::{Expected, Look, Verdict};
 pub use market::TURN_MS;
 pub use nearer::Smaller;
+pub(crate) use share::{ShareKey, Shares};
 pub(crate) use turns::standing;
 pub use view::{HostView, Turning, View};
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Steps by which an ask is made smaller on one host before it is given up.
 const STEPS_MAX: usize = 8;
 /// Shorter limits are not worth telling, in ms.
-const LIMIT_MS_MIN: u64 = 60_000;
+const LIMIT_MS_MIN: u64 = 10_000;
 /// Tokens of tasks that are only tried: above all that a round gives out, below all real ones.
 const TRIED_TOKEN: u64 = 1 << 18;
 
@@ -146,6 +146,7 @@ impl<'p> Round<'p> {
                 ask.gpu_milli = has.saturating_mul(CARD_MILLI);
             }
             Misfit::ShareBusy { has, .. } if *has > 0 => ask.gpu_milli = *has,
+            Misfit::ShareVram => ask.vram_mib /= 2,
             Misfit::Vram { has, .. } if *has > 0 => ask.vram_mib = *has,
             Misfit::ComputeCap { has, .. } if *has > 0 => ask.compute_cap_min = *has,
             Misfit::DeviceCount { kind, has, .. } | Misfit::DevicesBusy { kind, has, .. } if *has > 0 => {

@@ -19,11 +19,11 @@ const MILLION: u128 = 1_000_000;
 const ABOVE_GUARANTEE: u64 = 1 << 48;
 
 /// Place of a job's account among all, lower goes first: shares from the top of the tree down, then the user's.
-pub(super) type ShareKey = [u64; LEVELS + 1];
+pub(crate) type ShareKey = [u64; LEVELS + 1];
 
 /// What queues and users hold in a round.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Shares {
+pub(crate) struct Shares {
     capacity: Amounts,
     /// What the round has placed, by queue (all of the path) and by user.
     placed: BTreeMap<QueueId, Amounts>,
@@ -32,7 +32,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    pub(super) fn new(view: &View, now_ms: u64) -> Self {
+    pub(crate) fn new(view: &View, now_ms: u64) -> Self {
         let mut capacity = Amounts::default();
         for row in &view.hosts {
             let facts = &row.host.facts;
@@ -90,7 +90,7 @@ impl Shares {
     }
 
     /// Where the account of a job stands.
-    pub(super) fn key(&self, view: &View, queue: QueueId, user: &str) -> ShareKey {
+    pub(crate) fn key(&self, view: &View, queue: QueueId, user: &str) -> ShareKey {
         let mut key = [0; LEVELS + 1];
         let path: Vec<u64> = view.queue_path(queue).map(|queue| self.of_queue(queue)).collect();
         for (level, share) in path.iter().rev().enumerate() {

@@ -21,6 +21,7 @@ use crate::state::idle::IdleTable;
 use crate::state::job::JobTable;
 use crate::state::members::MemberTable;
 use crate::state::meta::Meta;
+use crate::state::metered::Metered;
 use crate::state::queue::QueueTable;
 use crate::state::reservation::ReservationTable;
 use crate::state::speeds::Speeds;
@@ -108,6 +109,7 @@ struct BodyRef<'a> {
     idle: &'a IdleTable,
     lengths: &'a Lengths,
     members: &'a MemberTable,
+    metered: &'a Metered,
 }
 
 #[derive(Deserialize)]
@@ -127,6 +129,7 @@ struct Body {
     idle: IdleTable,
     lengths: Lengths,
     members: MemberTable,
+    metered: Metered,
 }
 
 impl From<Body> for State {
@@ -147,6 +150,7 @@ impl From<Body> for State {
             idle: body.idle,
             lengths: Arc::new(body.lengths),
             members: body.members,
+            metered: body.metered,
             ..Self::default()
         }
     }
@@ -263,6 +267,7 @@ fn body(state: &State, out: &mut Vec<u8>) {
         idle: &state.idle,
         lengths: &state.lengths,
         members: &state.members,
+        metered: &state.metered,
     };
     // These types encode without fail; what is cut short would be refused by `decode`, never taken for a state.
     let _ = codec::encode_behind(out, &body);

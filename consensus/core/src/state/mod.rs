@@ -13,6 +13,7 @@ pub mod idle;
 pub mod job;
 pub mod members;
 pub mod meta;
+pub mod metered;
 pub mod ordinals;
 pub mod pace;
 pub(crate) mod parted;
@@ -38,6 +39,7 @@ use idle::IdleTable;
 use job::{Job, JobTable};
 use members::MemberTable;
 use meta::{ClusterMeta, Meta, Usage};
+use metered::Metered;
 use queue::QueueTable;
 use reservation::ReservationTable;
 use rota_protocol::command::SecretHash;
@@ -74,6 +76,8 @@ pub struct State {
     pub(crate) lengths: Arc<Lengths>,
     /// What became of the membership.
     pub(crate) members: MemberTable,
+    /// What users held, for whoever bills it.
+    pub(crate) metered: Metered,
     pub(crate) faults: Faults,
 }
 
@@ -265,6 +269,12 @@ impl State {
     #[must_use]
     pub fn idle(&self) -> &IdleTable {
         &self.idle
+    }
+
+    /// What users held since the cluster began, but for what still runs.
+    #[must_use]
+    pub fn metered(&self) -> &Metered {
+        &self.metered
     }
 
     /// What became of the membership.

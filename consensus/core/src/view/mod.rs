@@ -4,10 +4,13 @@ mod hosts;
 mod queues;
 mod reasons;
 mod trust;
+mod usage;
 
 pub use hosts::{breaker, devices, hosts, hosts_at};
+pub(crate) use queues::capacity;
 pub use queues::{queues, reservations};
 pub use trust::trust;
+pub use usage::{idle, usage};
 
 use crate::fit::{mib, milli, tenths};
 use crate::state::State;
@@ -19,7 +22,7 @@ use rota_protocol::ask::Ask;
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind};
 use rota_protocol::job::{Actor, JobSpec, JobState, Role};
 use rota_protocol::limits::LIST_ROWS_MAX;
-use rota_protocol::view::{AttemptRow, IdleRow, JobRow, JobView, Paused};
+use rota_protocol::view::{AttemptRow, JobRow, JobView, Paused};
 use rota_protocol::{DeviceUuid, HostId, JobId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -218,6 +221,8 @@ fn live_row(state: &State, attempt: &Attempt) -> AttemptRow {
         pid: attempt.pid,
         used: rota_protocol::cage::Used::default(),
         care: attempt.care.clone(),
+        asked: attempt.end_reason,
+        number: 0,
     }
 }
 
@@ -236,6 +241,8 @@ fn ended_row(state: &State, job: &Job, attempt: &EndedAttempt) -> AttemptRow {
         pid: attempt.pid,
         used: attempt.used,
         care: attempt.care.clone(),
+        asked: attempt.asked,
+        number: 0,
     }
 }
 
@@ -256,22 +263,4 @@ fn device_facts(state: &State, host: HostId, uuids: &[DeviceUuid]) -> Vec<Device
         detail: Default::default(),
     };
     uuids.iter().map(|uuid| known(uuid).unwrap_or_else(|| unknown(uuid))).collect()
-}
-
-/// Card time held idle by users, most first.
-#[must_use]
-pub fn idle(state: &State) -> Vec<IdleRow> {
-    let now = |tenant: &str, user: &str| {
-        let theirs = state.attempts().filter(|a| a.tenant == tenant && a.user == user);
-        theirs.filter(|a| a.care.as_ref().is_some_and(|care| care.idle_gpu_ms > 0)).map(|a| a.task).collect()
-    };
-    let row = |(tenant, user, gpu_ms): (&str, &str, u64)| IdleRow {
-        tenant: tenant.to_owned(),
-        user: user.to_owned(),
-        gpu_ms,
-        now: now(tenant, user),
-    };
-    let mut rows: Vec<IdleRow> = state.idle().iter().map(row).collect();
-    rows.sort_by_key(|row| std::cmp::Reverse(row.gpu_ms));
-    rows
 }

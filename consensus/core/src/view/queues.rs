@@ -90,7 +90,7 @@ fn counts(state: &State) -> BTreeMap<QueueId, Counts> {
 }
 
 /// What the hosts that are there have.
-fn capacity(state: &State) -> Amounts {
+pub(crate) fn capacity(state: &State) -> Amounts {
     let hosts = state
         .hosts()
         .filter(|host| !matches!(host.state(0), HostState::Joining | HostState::Lost | HostState::Removed));

@@ -29,7 +29,9 @@ impl Reasons {
         if self.0.len() >= REASONS_MAX {
             return "(waits)".into();
         }
-        let reason = format!("({})", explain::short(state, job, state.clock_ms()));
+        let word = explain::short(state, job, state.clock_ms());
+        let word = if word == "some_parts" { "only some parts fit" } else { word };
+        let reason = format!("({word})");
         self.0.insert(class, reason.clone());
         reason
     }
@@ -73,7 +75,7 @@ fn own_reason(state: &State, job: &Job) -> Option<String> {
         return Some("(parallel_cap)".into());
     }
     if job.promise.as_ref().is_some_and(|promise| promise.evicting) {
-        return Some("(victims)".into());
+        return Some("(room is being made)".into());
     }
     if !job.spec.asks().any(|ask| is_admitted(state, job, ask)) {
         return Some("(ceiling)".into());

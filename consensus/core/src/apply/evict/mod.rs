@@ -8,7 +8,7 @@ mod turn;
 
 pub use turn::RUN_MS_MIN;
 
-use super::{Event, Step, cancel};
+use super::{Event, Step, cancel, care};
 use crate::state::State;
 use crate::state::attempt::Attempt;
 use crate::state::job::{GangOver, Job, Promise};
@@ -221,12 +221,14 @@ fn carry_out(
     left: &BTreeMap<JobId, u32>,
 ) {
     let now_ms = step.now_ms;
+    let told = told(state, one);
     let mut taken: BTreeMap<JobId, Vec<u32>> = BTreeMap::new();
     for token in victims {
         if let Some(attempt) = state.attempt(*token) {
             taken.entry(attempt.task.job).or_default().push(attempt.task.index);
         }
         cancel::ask_end(state, step, *token, one.reason);
+        care::noted(state, step, *token, &told);
     }
     for (id, taken) in taken {
         let left = left.get(&id).copied().unwrap_or(0);
@@ -249,6 +251,30 @@ fn carry_out(
         step.note(Event::JobChanged(id));
     }
     step.plan_needed = true;
+}
+
+/// For the owner of what is put out: why, and for whom.
+fn told(state: &State, one: &Eviction<'_>) -> String {
+    let whom = one.job.and_then(|id| state.job(id)).map_or_else(String::new, |job| {
+        let queue = state.queues.get(job.queue).map_or("", |queue| &*queue.spec.name);
+        format!(" for job {} (priority {}, queue {queue})", job.id, job.priority)
+    });
+    let why = match one.reason {
+        EndReason::Preempt => "to make room",
+        EndReason::Reclaim => "a queue takes back what it is guaranteed",
+        EndReason::Move => "it is moved to make room in one piece",
+        EndReason::Turn => "the turn of others has come",
+        EndReason::Drain => "its host is drained",
+        EndReason::Ceiling => "its queue is above its ceiling",
+        EndReason::Cancel
+        | EndReason::Gang
+        | EndReason::Device
+        | EndReason::Program
+        | EndReason::Vram
+        | EndReason::SharedFault
+        | EndReason::Idle => "as asked",
+    };
+    format!("{}{why}{whom}", crate::explain::TOLD)
 }
 
 fn note_evictions(job: &mut Job, taken: &[u32], left: u32, reason: EndReason, now_ms: u64) {
