@@ -58,18 +58,7 @@ async fn fresh(node: &Node, caller: &Caller, request: ApiRequest) -> Result<ApiR
             })
             .await
         }
-        ApiRequest::Show { job, freshness } => {
-            barrier(node, freshness).await?;
-            node.consensus
-                .read(|state| {
-                    let mut found = view::job(state, job)?;
-                    attempts::number(state, &mut found);
-                    Some(found)
-                })
-                .filter(|found| caller.sees(&found.row.tenant))
-                .map(|found| ApiReply::Job(Box::new(found)))
-                .ok_or_else(|| not_found("job", &job.to_string()))
-        }
+        ApiRequest::Show { job, freshness } => show(node, caller, job, freshness).await,
         ApiRequest::Why { job } => {
             barrier(node, Freshness::Linearizable).await?;
             why(node, caller, job).await
@@ -105,15 +94,7 @@ async fn fresh(node: &Node, caller: &Caller, request: ApiRequest) -> Result<ApiR
             })
             .await
         }
-        ApiRequest::Usage(freshness) => {
-            let sees = |tenant: &str| caller.sees(tenant);
-            listed(node, freshness, |state| {
-                let mut rows = view::usage(state, crate::io::clock::wall_ms());
-                rows.retain(|row| sees(&row.tenant));
-                ApiReply::Usage(rows)
-            })
-            .await
-        }
+        ApiRequest::Usage(freshness) => usage(node, caller, freshness).await,
         ApiRequest::Cluster { freshness } => cluster(node, freshness).await,
         ApiRequest::Trust(freshness) => trust(node, caller, freshness).await,
         ApiRequest::Doctor => {
@@ -170,6 +151,35 @@ async fn barrier(node: &Node, freshness: Freshness) -> Result<(), PublicError> {
         // A bound on the age was looked at before.
         Freshness::Stale | Freshness::Within(_) => Ok(()),
     }
+}
+
+/// All about one job, its attempts numbered.
+async fn show(
+    node: &Node,
+    caller: &Caller,
+    job: JobId,
+    freshness: Freshness,
+) -> Result<ApiReply, PublicError> {
+    barrier(node, freshness).await?;
+    let found = node.consensus.read(|state| {
+        let mut found = view::job(state, job)?;
+        attempts::number(state, &mut found);
+        Some(found)
+    });
+    found
+        .filter(|found| caller.sees(&found.row.tenant))
+        .map(|found| ApiReply::Job(Box::new(found)))
+        .ok_or_else(|| not_found("job", &job.to_string()))
+}
+
+async fn usage(node: &Node, caller: &Caller, freshness: Freshness) -> Result<ApiReply, PublicError> {
+    let sees = |tenant: &str| caller.sees(tenant);
+    listed(node, freshness, |state| {
+        let mut rows = view::usage(state, crate::io::clock::wall_ms());
+        rows.retain(|row| sees(&row.tenant));
+        ApiReply::Usage(rows)
+    })
+    .await
 }
 
 /// Worked out on a copy, beside the runtime: it plans a round, and the state must not wait for that.

@@ -5,9 +5,10 @@ use rota_core::explain::why;
 use rota_core::view;
 use rota_protocol::command::{Command, Outcome};
 use rota_protocol::job::{Actor, AttemptEnd, EndReason, JobSpec};
+use rota_protocol::reservation::{ReservationSpec, ReservedFor};
 use rota_protocol::why::{StartBasis, WhyView};
 use rota_protocol::work::Warning;
-use rota_protocol::{JobId, RequestId};
+use rota_protocol::{HostId, JobId, RequestId};
 
 fn submit(lab: &mut Lab, spec: JobSpec) -> JobId {
     match lab.ask(user("t"), RequestId::NONE, Command::Submit { spec }) {
@@ -140,4 +141,28 @@ fn use_is_metered_for_whoever_bills_it() {
     let later = view::usage(&lab.state, lab.now_ms);
     assert_eq!((later[0].gpu_ms, later[0].attempts, later[0].live.len()), (7_200_000, 1, 0));
     lab.check_copies();
+}
+
+/// A reservation in the way is named with the start that its end opens, and the limit that would do before it begins.
+#[test]
+fn a_reservation_in_the_way_is_named() {
+    let mut lab = Lab::with(&["h1 gpus=4xA100:80GiB cpus=64"]);
+    let now = lab.now_ms;
+    let reservation = ReservationSpec {
+        name: "demo1".into(),
+        hosts: vec![HostId(2)],
+        start_ms: now + 40_000,
+        end_ms: now + 100_000,
+        kept_for: ReservedFor::Nobody,
+        reason: String::new(),
+    };
+    assert_eq!(lab.system(Command::Reserve { reservation }), Outcome::Done);
+    let job = lab.submit("gpus=1 limit=3600");
+    let why = ask(&lab, job);
+    assert_eq!((why.cause.as_str(), why.more.reservation.as_deref()), ("reserved", Some("demo1")), "{why:?}");
+    assert_eq!(why.expected.map(|start| start.at_ms), Some(now + 100_000));
+    assert_eq!(why.hint.as_deref(), Some("with a time limit of at most 30 s it would start now"));
+    lab.now_ms += 50_000;
+    let why = ask(&lab, job);
+    assert_eq!(why.hint.as_deref(), Some("wait for the end of the reservation"), "{:?}", why.more);
 }
