@@ -1,6 +1,7 @@
 //! What stands in front of a job, in the planner's own order: by priority, then by whose account has had less, then by
 //! the place on the account. And what its account has had.
 
+use super::lack::{lack_among, registered};
 use crate::placement::{ShareKey, Shares, View, standing};
 use crate::state::State;
 use crate::state::job::Job;
@@ -10,13 +11,14 @@ use rota_protocol::why_more::WhyShare;
 use std::collections::BTreeMap;
 
 /// Waiting tasks of ready jobs that stand before it, and the GPUs they ask. With each start the shares move: of accounts
-/// that have had less, all that waits is counted.
+/// that have had less, all that waits is counted; but not what no host will ever run.
 pub(super) fn ahead(state: &State, view: &View, job: &Job, now_ms: u64) -> (u64, u64) {
     let shares = Shares::new(view, now_ms);
     let own = standing(job, now_ms);
     let own_key = shares.key(view, job.queue, &job.user);
     let mut keys: BTreeMap<(QueueId, &str), ShareKey> = BTreeMap::new();
     let mut sums = (0_u64, 0_u64);
+    let hosts = registered(state);
     for (class, jobs) in state.jobs.ready() {
         let account = (class.queue, class.user.as_str());
         let same = account == (job.queue, job.user.as_str());
@@ -24,10 +26,16 @@ pub(super) fn ahead(state: &State, view: &View, job: &Job, now_ms: u64) -> (u64,
         // Each class is in the order of priority.
         let rivals = jobs.iter().map(|(place, ())| place).take_while(|(priority, _, _)| *priority <= own.0);
         let rivals = rivals.filter_map(|(_, _, id)| state.job(*id));
-        let before = rivals.filter(|other| {
-            let place = standing(other, now_ms);
-            if same { place < own } else { (place.0, key, place) < (own.0, own_key, own) }
-        });
+        let mut before = rivals
+            .filter(|other| {
+                let place = standing(other, now_ms);
+                if same { place < own } else { (place.0, key, place) < (own.0, own_key, own) }
+            })
+            .peekable();
+        // Those of a class ask alike.
+        if before.peek().is_none_or(|first| lack_among(&hosts, &first.spec).is_some()) {
+            continue;
+        }
         let tasks: u64 = before.map(|j| u64::from(j.pending.len())).sum();
         sums.0 += tasks;
         sums.1 = sums.1.saturating_add(tasks.saturating_mul(u64::from(class.ask.gpus())));

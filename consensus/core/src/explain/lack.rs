@@ -34,19 +34,28 @@ struct Part {
 /// None if the hosts could run the job with one of its asks, or if no host has registered. Of several asks that
 /// nobody meets the first one speaks.
 pub(super) fn lack(state: &State, spec: &JobSpec) -> Option<Lack> {
-    let known: Vec<&Host> = state.hosts().filter(|h| h.life != HostLife::Joining).collect();
+    lack_among(&registered(state), spec)
+}
+
+/// The hosts of which it is known what they have.
+pub(super) fn registered(state: &State) -> Vec<&Host> {
+    state.hosts().filter(|h| h.life != HostLife::Joining).collect()
+}
+
+/// The same for several jobs in turn.
+pub(super) fn lack_among(known: &[&Host], spec: &JobSpec) -> Option<Lack> {
     if known.is_empty() {
         return None;
     }
     let mut first = None;
     for ask in spec.asks() {
-        let lack = lack_of_ask(&known, ask).or_else(|| lack_of_room(&known, spec, ask))?;
+        let lack = lack_of_ask(known, ask).or_else(|| lack_of_room(known, spec, ask))?;
         first = first.or(Some(lack));
     }
     let mut first = first?;
     if first.field == "ask.gpus"
         && spec.gang.is_none()
-        && let Some(gang) = as_gang(&known, &spec.ask)
+        && let Some(gang) = as_gang(known, &spec.ask)
     {
         first.example.push_str(&format!(", or {gang}"));
     }

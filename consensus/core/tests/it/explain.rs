@@ -120,6 +120,9 @@ fn each_cause_has_its_own_reason() {
     let last = lab.submit("gpus=2 model=A100");
     let why = ask(&lab, last);
     assert_eq!((why.ahead_tasks, why.ahead_gpus), (4, 6));
+    // What no host will ever run stands in nobody's way.
+    lab.submit("gpus=64 prio=20");
+    assert_eq!(ask(&lab, last).ahead_tasks, 4);
     assert!(why.hint.is_some());
     lab.now_ms += 5_000;
     let token = lab.token(first);
