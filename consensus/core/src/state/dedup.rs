@@ -2,7 +2,7 @@
 //! twice. Refusals are remembered too.
 
 use super::arrivals::Arrivals;
-use super::parted::Parted;
+use super::ids::Ids;
 use crate::hash::Digest;
 use rota_protocol::command::Outcome;
 use rota_protocol::job::Actor;
@@ -38,7 +38,7 @@ struct Remembered {
 /// All remembered answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct DedupTable {
-    map: Parted<u128, Remembered>,
+    map: Ids<Remembered>,
     /// In order of arrival: (log time, request).
     queue: Arrivals,
 }
@@ -46,7 +46,7 @@ pub(crate) struct DedupTable {
 impl DedupTable {
     /// The answer given before, or a refusal if another author used this id.
     pub(crate) fn answer(&self, request: RequestId, actor: &Actor) -> Option<Outcome> {
-        let known = self.map.get(&request.0)?;
+        let known = self.map.get(request.0)?;
         if known.author != author(actor) {
             return Some(Outcome::Refused(PublicError::new(
                 ErrorCode::Conflict,
@@ -81,7 +81,7 @@ impl DedupTable {
         for _ in 0..SWEEP_MAX.min(self.map.len().saturating_sub(RECENT_MIN)) {
             match self.queue.first() {
                 Some((at_ms, request)) if now_ms.saturating_sub(at_ms) >= DEDUP_MS => {
-                    self.map.remove(&request);
+                    self.map.remove(request);
                     self.queue.pop();
                 }
                 _ => return,
@@ -92,7 +92,7 @@ impl DedupTable {
     /// Queue and map name the same ids, and the queue is in order of time.
     pub(crate) fn is_sound(&self) -> bool {
         self.queue.len() == self.map.len()
-            && self.queue.iter().all(|(_, request)| self.map.contains_key(request))
+            && self.queue.iter().all(|(_, request)| self.map.get(*request).is_some())
             && self.queue.iter().zip(self.queue.iter().skip(1)).all(|(a, b)| a.0 <= b.0)
     }
 }

@@ -10,6 +10,7 @@ pub mod demand;
 pub mod history;
 pub mod host;
 pub mod idle;
+pub(crate) mod ids;
 pub mod job;
 pub mod members;
 pub mod meta;
