@@ -99,7 +99,8 @@ async fn refused(bench: &Bench, lab: &mut Lab, violations: &mut Vec<String>) -> 
     }
     let rotated = said(&mut bench.rota(lab, 0, &["cluster", "ca", "rotate"])).await?;
     if rotated.status != 0 {
-        violations.push(format!("what version 3 brought does not work after it: {}", rotated.err));
+        let out = String::from_utf8_lossy(&rotated.out);
+        violations.push(format!("what version 3 brought does not work after it: {} {out}", rotated.err));
     }
     Ok(())
 }
