@@ -27,7 +27,7 @@ const WARM_UP: Duration = Duration::from_millis(500);
 /// Runs each number of clients, spread over the peers, each client with one call of `batch` jobs under way.
 ///
 /// # Errors
-/// The cluster does not start, or refuses a submit.
+/// A cluster does not start, or refuses a submit.
 pub async fn run(args: &BenchSubmitArgs) -> Result<Figures, LabError> {
     let mut figures = Figures::default();
     let beside = match &args.beside_etcd {
@@ -37,29 +37,24 @@ pub async fn run(args: &BenchSubmitArgs) -> Result<Figures, LabError> {
         }
         None => None,
     };
-    let mut bench = BenchLab::start(args.peers, |_| {}).await?;
-    let lab = bench.lab();
-    let known_before: u64 = lab.cluster().await?.jobs.values().sum();
-    let idle = Usage::of(lab).await?;
     figures.count("peers", args.peers as u64);
     figures.count("batch", args.batch as u64);
-    let mut accepted = 0;
+    let mut totals = Totals::default();
     let mut rows = Vec::new();
     for clients in &args.clients {
         let prefix = if args.clients.len() > 1 { format!("c{clients}_") } else { String::new() };
-        let row = faster(lab, *clients, args, &mut accepted).await?;
+        let row = faster(*clients, args, &mut totals).await?;
         row.tell(&mut figures, &prefix);
         rows.push(row);
     }
-    let grown = Usage::of(lab).await?.since(&idle);
-    let known: u64 = lab.cluster().await?.jobs.values().sum();
-    figures.count("accepted", accepted);
-    figures.count("lost", (known_before + accepted).saturating_sub(known));
-    let per_peer = (accepted.max(1) * args.peers as u64) as f64;
-    figures.value("pending_kib_per_job", grown.rss_kib as f64 / per_peer);
-    figures.value("peer_rss_mib", Usage::of(lab).await?.rss_kib as f64 / 1_024.0 / args.peers as f64);
+    figures.count("accepted", totals.accepted);
+    figures.count("lost", totals.lost);
+    let per_peer = (totals.accepted.max(1) * args.peers as u64) as f64;
+    figures.value("pending_kib_per_job", totals.grown_kib as f64 / per_peer);
+    figures.value("peer_rss_mib", totals.rss_kib_max as f64 / 1_024.0 / args.peers as f64);
     if args.array > 0 {
-        array(lab, args.array, &mut figures).await?;
+        let mut bench = BenchLab::start(args.peers, |_| {}).await?;
+        array(bench.lab(), args.array, &mut figures).await?;
     }
     if let Some(found) = &beside {
         compare(&mut figures, &rows, found, args.per_connection);
@@ -82,18 +77,22 @@ struct Row {
     used: Usage,
 }
 
+/// What came of all measurements.
+#[derive(Default)]
+struct Totals {
+    accepted: u64,
+    lost: u64,
+    /// By which the memory of all peers grew.
+    grown_kib: u64,
+    /// Memory of all peers of one cluster, at most.
+    rss_kib_max: u64,
+}
+
 /// Asks in both ways.
-async fn faster(
-    lab: &Lab,
-    clients: usize,
-    args: &BenchSubmitArgs,
-    accepted: &mut u64,
-) -> Result<Row, LabError> {
-    let all: Vec<PathBuf> = lab.peers.iter().map(crate::lab::Peer::socket).collect();
-    let leader = vec![all[lab.leader().await?].clone()];
-    let mut best = measure(lab, ("leader", leader), clients, args, accepted).await?;
-    if all.len() > 1 {
-        let other = measure(lab, ("all", all), clients, args, accepted).await?;
+async fn faster(clients: usize, args: &BenchSubmitArgs, totals: &mut Totals) -> Result<Row, LabError> {
+    let mut best = measure("leader", clients, args, totals).await?;
+    if args.peers > 1 {
+        let other = measure("all", clients, args, totals).await?;
         if other.per_s() > best.per_s() {
             best = other;
         }
@@ -101,13 +100,17 @@ async fn faster(
     Ok(best)
 }
 
+/// On a cluster of its own: what is accepted waits, and a cluster lets a million wait.
 async fn measure(
-    lab: &Lab,
-    (asked, sockets): (&'static str, Vec<PathBuf>),
+    asked: &'static str,
     clients: usize,
     args: &BenchSubmitArgs,
-    accepted: &mut u64,
+    totals: &mut Totals,
 ) -> Result<Row, LabError> {
+    let mut bench = BenchLab::start(args.peers, |_| {}).await?;
+    let lab = bench.lab();
+    let all: Vec<PathBuf> = lab.peers.iter().map(crate::lab::Peer::socket).collect();
+    let sockets = if asked == "all" { all } else { vec![all[lab.leader().await?].clone()] };
     let load = Load {
         clients,
         per_connection: args.per_connection,
@@ -116,15 +119,22 @@ async fn measure(
         job: queued_job(),
         token: None,
     };
-    *accepted += load::run(&sockets, &load).await?.accepted;
+    let known_before: u64 = lab.cluster().await?.jobs.values().sum();
+    let idle = Usage::of(lab).await?;
+    let warm = load::run(&sockets, &load).await?.accepted;
     let before = Usage::of(lab).await?;
     let started = Instant::now();
     let mut done = load::run(&sockets, &Load { time: Duration::from_secs(args.seconds), ..load }).await?;
     let took = started.elapsed();
-    let used = Usage::of(lab).await?.since(&before);
-    *accepted += done.accepted;
+    let after = Usage::of(lab).await?;
+    let known: u64 = lab.cluster().await?.jobs.values().sum();
+    let accepted = warm + done.accepted;
+    totals.accepted += accepted;
+    totals.lost += (known_before + accepted).saturating_sub(known);
+    totals.grown_kib += after.since(&idle).rss_kib;
+    totals.rss_kib_max = totals.rss_kib_max.max(after.rss_kib);
     done.times.sort_unstable();
-    Ok(Row { asked, clients, batch: args.batch, done, took, used })
+    Ok(Row { asked, clients, batch: args.batch, done, took, used: after.since(&before) })
 }
 
 impl Row {
