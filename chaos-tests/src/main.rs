@@ -15,6 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
+/// As the program `rota` has it, which this one is when it is told so.
+#[global_allocator]
+static ALLOCATOR: rota_node::Allocator = rota_node::Allocator;
+
 /// Fewer seeds than this need not have met everything.
 const SEEDS_FOR_REACH: u64 = 200;
 /// Seeds that once found something.

@@ -43,6 +43,8 @@ mod storage;
 pub mod table;
 pub mod warden;
 
+pub use io::ffi::Allocator;
+
 use cli::ops::Handlers;
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -5,7 +5,6 @@ use crate::cli::ops::{AgentArgs, BenchArgs, DemoArgs, DevArgs, InitArgs, JoinArg
 use crate::config::{AgentConfig, DATA_DIR_DEFAULT, LISTEN_DEFAULT, Profile};
 use crate::devices::nvml;
 use crate::doctor::{self, DoctorInput};
-use crate::io::ffi::join_what_is_freed;
 use crate::members::replace::{SetAside, set_aside};
 use crate::net::{found_cluster, join as join_cluster, keep_keys_out_of_dumps};
 use crate::shim::cage::Place;
@@ -117,7 +116,6 @@ pub fn agent(args: AgentArgs) -> Outcome {
     log_to_stderr();
     let config = settings(args)?;
     config.check().map_err(Failure::other)?;
-    join_what_is_freed();
     runtime(AGENT_THREADS)?.block_on(agent::run(config)).map_err(Failure::other)?;
     Ok(0)
 }

@@ -1,11 +1,13 @@
-//! The one module with `unsafe`: fork, a vfork-like start of a task, queued signals with a value, signal descriptors.
-//! Everything else of the kernel is reached through rustix's safe calls.
+//! The one module with `unsafe`: fork, a vfork-like start of a task, queued signals with a value, signal descriptors, the
+//! allocator. All else of the kernel is reached through rustix's safe calls.
 #![allow(unsafe_code, reason = "these calls have no safe wrapper; each block states why it is sound")]
 
+mod allocator;
 pub mod cage;
 pub mod devices;
 mod signals;
 
+pub use allocator::Allocator;
 pub use signals::{Received, call_signal, queue_call, read_signal, signal, signal_fd, take_signals};
 
 use cage::Steps;
@@ -62,19 +64,6 @@ pub fn close_inherited(first: u32) -> io::Result<()> {
         libc::syscall(libc::SYS_close_range, c_long::from(first), c_long::from(u32::MAX), 0 as c_long)
     };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Lets every piece of memory that is given back join its neighbours at once. The system's allocator else puts small ones
-/// aside in lists of their own and goes through all of those when something larger is asked for, which an agent that reads
-/// and writes thousands of jobs a second does all the time. Other C libraries than glibc have no such lists.
-///
-/// To be called before there are other threads.
-pub fn join_what_is_freed() {
-    // SAFETY: sets one number of the allocator; nobody else asks it for anything meanwhile.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        libc::mallopt(libc::M_MXFAST, 0);
-    }
 }
 
 /// NUL-terminated strings with the table of pointers that exec wants.
