@@ -88,6 +88,14 @@ impl Site {
         record
     }
 
+    /// Lets it go, and its shim sit down.
+    async fn end_sitting(&mut self, held: &Held) -> ExitRecord {
+        std::fs::write(self.work.path().join(format!("go-{}", held.token)), "").unwrap();
+        let record = self.lab.ended(held.token).await;
+        self.lab.sits(held.token, held.shim).await;
+        record
+    }
+
     /// Until the fork server has noticed.
     async fn let_go(&self, shim: i32) {
         wait_until("the shim is gone", || proc::stat(shim).is_err()).await;
@@ -162,6 +170,45 @@ async fn a_group_that_is_used_again_shows_nothing_of_the_attempt_before() {
     assert!(site.figure(4, Memory, "memory.limit_in_bytes") > 1 << 50);
     assert_eq!(site.figure(4, Cpu, "cpu.shares"), 1_024);
     site.end(&fourth).await;
+}
+
+/// The same while the shim itself goes on to the next attempt, with the groups' files open.
+#[tokio::test]
+async fn a_shim_that_goes_on_has_groups_as_good_as_new() {
+    let Some(mut site) = Site::new(&CageSettings::default()).await else { return };
+    let hog = "head -c 40M /dev/zero | tail -c 40M | wc -c";
+    let first = site.hold(1, Some(USER), hog, CageAsk { cpus_milli: 3_000, ..ask(512) }).await;
+    let record = site.end_sitting(&first).await;
+    assert!(record.used.peak_mib >= 40 && record.used.limit_mib == 512, "{:?}", record.used);
+    let second = site.hold(2, Some(OTHER_USER), "true", ask(64)).await;
+    assert_eq!((second.shim, &second.inodes), (first.shim, &first.inodes));
+    assert_eq!(site.figure(2, Memory, "memory.limit_in_bytes"), 64 << 20);
+    assert_eq!(site.figure(2, Cpu, "cpu.shares"), 1_024);
+    assert!(site.figure(2, Memory, "memory.max_usage_in_bytes") < 16 << 20);
+    for controller in KEPT {
+        let pids = std::fs::read_to_string(site.group(2, controller).join("cgroup.procs")).unwrap();
+        assert!(!pids.is_empty(), "nobody joined {controller:?}");
+    }
+    assert!(site.lab.host.groups_of(Token(1)).paths().next().is_none());
+    let record = site.end_sitting(&second).await;
+    assert!(record.used.peak_mib < 16 && record.used.limit_mib == 64, "{:?}", record.used);
+
+    // What somebody removes meanwhile is made anew; root's are others.
+    for spare in site.bases().iter().flat_map(|base| spares(base)) {
+        std::fs::remove_dir(spare).unwrap();
+    }
+    let third = site.hold(3, Some(USER), "true", ask(128)).await;
+    assert_eq!(third.shim, first.shim);
+    assert!(third.inodes.iter().all(|(controller, inode)| first.inodes[controller] != *inode));
+    assert_eq!(site.figure(3, Memory, "memory.limit_in_bytes"), 128 << 20);
+    site.end_sitting(&third).await;
+    let root = site.hold(4, None, "true", ask(64)).await;
+    assert_eq!(root.shim, first.shim);
+    assert!(root.inodes.iter().all(|(controller, inode)| third.inodes[controller] != *inode));
+    site.end_sitting(&root).await;
+    let last = site.hold(5, Some(USER), "true", ask(64)).await;
+    assert_eq!((last.shim, &last.inodes), (first.shim, &third.inodes));
+    site.end(&last).await;
 }
 
 #[tokio::test]

@@ -297,8 +297,12 @@ fn resident_kib() -> u64 {
 async fn a_burst_leaves_no_descriptor_no_zombie_and_no_shim() {
     let mut lab = Lab::new().await;
     lab.run(1, "true").await;
-    let fds = |pid: &str| std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
     let server = lab.servers()[0];
+    wait_until("its shim does not sit any more", || {
+        rota_node::io::proc::children(server).unwrap().is_empty()
+    })
+    .await;
+    let fds = |pid: &str| std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
     let server_before = fds(&server.to_string());
     for token in 2..=201 {
         lab.host.launch(lab.order(token, &["true"])).await.unwrap();

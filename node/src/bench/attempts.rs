@@ -9,7 +9,8 @@ use crate::io::proc;
 use crate::io::usage::{cpu_ms, private_kib, rss_kib};
 use crate::lab::{LabError, Peer};
 use crate::lab_work::{Stubborn, as_array, shell_job, true_job};
-use crate::shim::cage::SPARE;
+use crate::shim::SIT;
+use crate::shim::cage::{NAME_FILE, SPARE, SPARES_OF_AGENT_MAX};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,9 +23,8 @@ const SETTLE: Duration = Duration::from_secs(5);
 const SETTLE_LOOK: Duration = Duration::from_millis(100);
 /// The log's folder. It holds its newest snapshot open, which is there after some thousand entries and no attempt's.
 const LOG_DIR: &str = "raft";
-/// Where the kernel shows control groups; folders of attempts hold this word.
+/// Where the kernel shows control groups.
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
-const CGROUP_WORD: &str = "rota";
 
 /// Runs `tasks` attempts on one host.
 ///
@@ -44,6 +44,8 @@ pub async fn run(args: &BenchAttemptsArgs) -> Result<Figures, LabError> {
     client.patience = Duration::from_secs(600);
     let warm = client.submit(as_array(true_job("warm"), WARM_UP)).await?;
     last_row(&socket, warm).await?;
+    // Shims that wait for another attempt are gone then.
+    tokio::time::sleep(2 * SIT).await;
     let before = settled(agent, &dir, &Leavings::default()).await;
     let (cpu_before, rss_before) = (cpu_ms(agent).unwrap_or(0), rss_kib(agent).unwrap_or(0));
 
@@ -70,8 +72,11 @@ pub async fn run(args: &BenchAttemptsArgs) -> Result<Figures, LabError> {
     figures.count("leaked_fds", after.fds.saturating_sub(before.fds));
     figures.count("leaked_files", after.files.saturating_sub(before.files));
     figures.count("kept_records", kept_records(&dir));
-    figures.count("kept_cgroups", spare_cgroups(Path::new(CGROUP_ROOT)));
-    figures.count("leaked_cgroups", after.cgroups.saturating_sub(before.cgroups));
+    let (_, spare) = cgroups(&dir);
+    figures.count("kept_cgroups", spare);
+    figures.count("kept_cgroups_most", SPARES_OF_AGENT_MAX);
+    let too_many = spare.saturating_sub(SPARES_OF_AGENT_MAX);
+    figures.count("leaked_cgroups", after.cgroups.saturating_sub(before.cgroups) + too_many);
     Ok(figures)
 }
 
@@ -122,7 +127,7 @@ impl Leavings {
             fds: fds(agent) + below.iter().map(|pid| fds(pid.cast_unsigned())).sum::<u64>(),
             files: entries(&dir.join("attempts")).saturating_sub(kept_records(dir))
                 + entries(&dir.join("tasks")),
-            cgroups: cgroups(Path::new(CGROUP_ROOT), false),
+            cgroups: cgroups(dir).0,
         }
     }
 
@@ -159,28 +164,26 @@ fn kept_records(dir: &Path) -> u64 {
     all.map_or(0, |all| all.flatten().filter(|entry| by_rule(Path::new(&entry.file_name()))).count() as u64)
 }
 
-/// Control groups that are kept by rule for the next attempts, up to a number.
-fn spare_cgroups(dir: &Path) -> u64 {
-    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
-    let folders = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    folders
-        .map(|entry| {
-            let is_spare = entry.file_name().to_string_lossy().starts_with(SPARE);
-            if is_spare { 1 } else { spare_cgroups(&entry.path()) }
-        })
-        .sum()
+/// Control groups of the agent at `dir`, and those of them that are kept by rule for its next attempts. What other agents
+/// of this machine have is not counted.
+fn cgroups(dir: &Path) -> (u64, u64) {
+    match std::fs::read_to_string(dir.join("attempts").join(NAME_FILE)) {
+        Ok(name) if !name.is_empty() => below(Path::new(CGROUP_ROOT), &name, false),
+        _ => (0, 0),
+    }
 }
 
-/// Control groups that bear Rota's name, or lie below one that does.
-fn cgroups(dir: &Path, ours: bool) -> u64 {
-    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+fn below(dir: &Path, agent: &str, ours: bool) -> (u64, u64) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return (0, 0) };
     let folders = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    folders
-        .map(|entry| {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            let ours = (ours || name.contains(CGROUP_WORD)) && !name.starts_with(SPARE);
-            u64::from(ours) + cgroups(&entry.path(), ours)
-        })
-        .sum()
+    folders.fold((0, 0), |(groups, spare), entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if ours && name.starts_with(SPARE) {
+            return (groups, spare + 1);
+        }
+        let ours = ours || name == agent;
+        let (more, more_spare) = below(&entry.path(), agent, ours);
+        (groups + u64::from(ours) + more, spare + more_spare)
+    })
 }

@@ -241,11 +241,12 @@ unsafe fn start_steps(start: &Start<'_>, parent: c_int, inside: bool, program: &
             // Best effort: a task that keeps the agent's protection still runs.
             libc::write(file, c"0".as_ptr().cast(), 1);
         }
-        if libc::syscall(libc::SYS_close_range, 3 as c_long, c_long::from(u32::MAX), 0 as c_long) < 0 {
-            return Stage::Prepare;
-        }
         if !start.cage.enter(inside, program) {
             return Stage::Cage;
+        }
+        // Groups are joined by some of them.
+        if libc::syscall(libc::SYS_close_range, 3 as c_long, c_long::from(u32::MAX), 0 as c_long) < 0 {
+            return Stage::Prepare;
         }
         if let Some((uid, gid)) = start.uid_gid {
             let (uid, gid) = (c_long::from(uid), c_long::from(gid));

@@ -92,10 +92,10 @@ pub(super) fn remove(order: &LaunchOrder, link: &mut Link<'_>) {
     let Some(hook) = hook_of(&order.around) else { return };
     let began_ms = boottime_ms();
     let (mut pause_ms, mut told) = (PAUSE_MS, false);
-    while !try_once(hook, link) {
+    while !try_once(hook, order.token, link) {
         let late = boottime_ms().saturating_sub(began_ms) > u64::from(order.kill_budget_ms);
         told = told || (late && link.send(order.token, &ShimEvent::Stuck { left: 1 }) == Sent::Yes);
-        doze(pause_ms, link);
+        doze(pause_ms, order.token, link);
         pause_ms = (pause_ms * 2).min(PAUSE_MS_MAX);
     }
     let _ = std::fs::remove_file(hook_path(Path::new(""), order.token));
@@ -109,13 +109,13 @@ pub(super) fn forget_hook(order: &LaunchOrder) {
 }
 
 /// True when it succeeded.
-fn try_once(hook: &EndHook, link: &mut Link<'_>) -> bool {
+fn try_once(hook: &EndHook, token: Token, link: &mut Link<'_>) -> bool {
     let Some(child) = start(hook) else { return false };
     let until_ms = boottime_ms() + TRY_MS;
     loop {
         match waitpid(Some(child), WaitOptions::NOHANG) {
             Ok(Some((_, status))) => return status.exit_status() == Some(0),
-            Ok(None) if boottime_ms() < until_ms => doze(20, link),
+            Ok(None) if boottime_ms() < until_ms => doze(20, token, link),
             Ok(None) => {
                 // Not reaped yet: the number is its own.
                 let _ = kill_process(child, Signal::KILL);
@@ -154,11 +154,13 @@ fn start(hook: &EndHook) -> Option<Pid> {
 }
 
 /// Sleeps, but hears of an agent that attaches and reaps what comes home.
-fn doze(ms: u64, link: &mut Link<'_>) {
+fn doze(ms: u64, token: Token, link: &mut Link<'_>) {
     let signals = &link.inherited.signals;
     let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&timespec(ms)));
     while let Ok(Some(received)) = ffi::read_signal(link.inherited.signals.as_fd()) {
-        if received.signal == ffi::call_signal() && wire::call_of(received.value) == Some(ShimCall::Attach) {
+        if received.signal == ffi::call_signal()
+            && wire::call_of(received.value, token) == Some(ShimCall::Attach)
+        {
             link.attach();
         }
     }

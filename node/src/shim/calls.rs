@@ -51,7 +51,7 @@ impl Inner {
             return;
         };
         for _ in 0..TRIES {
-            match ffi::queue_call(std::os::fd::AsFd::as_fd(&pidfd), call_value(call)) {
+            match ffi::queue_call(std::os::fd::AsFd::as_fd(&pidfd), call_value(call, token)) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(PAUSE).await,
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => return,
                 Err(error) => {

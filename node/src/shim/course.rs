@@ -1,6 +1,7 @@
 //! The course of an attempt in its shim: the host's prolog, the task, the host's epilog.
 
 use super::around;
+use super::cage::Held;
 use super::hook;
 use super::keep::Keeper;
 use super::lease_file::LeaseReader;
@@ -20,6 +21,7 @@ pub(super) fn run<'a>(
     link: &mut Link<'a>,
     order: &LaunchOrder,
     record: &mut OwnRecord,
+    held: &mut Held,
 ) -> ExitRecord {
     let never = |end: AttemptEnd, stderr_bytes: u64| ExitRecord {
         stderr_bytes,
@@ -34,17 +36,18 @@ pub(super) fn run<'a>(
         Ok(()) => match Notes::begin(order).and_then(|notes| around::note_hook(order).map(|()| notes)) {
             Ok(notes) => {
                 let free = around::ports_are_free(order).map_err(|reason| (launch_failed(reason), 0));
-                let exit = match free.and_then(|()| Keeper::start(inherited, link, order, &notes, lease)) {
-                    Ok(keeper) => {
-                        let exit = keeper.run();
-                        around::remove(order, link);
-                        ExitRecord { end: around::judged(exit.end, order), ..exit }
-                    }
-                    Err((end, stderr_bytes)) => {
-                        around::forget_hook(order);
-                        never(end, stderr_bytes)
-                    }
-                };
+                let exit =
+                    match free.and_then(|()| Keeper::start(inherited, link, order, &notes, lease, held)) {
+                        Ok(keeper) => {
+                            let exit = keeper.run();
+                            around::remove(order, link);
+                            ExitRecord { end: around::judged(exit.end, order), ..exit }
+                        }
+                        Err((end, stderr_bytes)) => {
+                            around::forget_hook(order);
+                            never(end, stderr_bytes)
+                        }
+                    };
                 notes.clear();
                 exit
             }

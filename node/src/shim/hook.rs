@@ -212,7 +212,7 @@ impl<'r, 'a> Run<'r, 'a> {
         }
         while let Ok(Some(received)) = ffi::read_signal(self.inherited.signals.as_fd()) {
             if received.signal == ffi::call_signal() {
-                match wire::call_of(received.value) {
+                match wire::call_of(received.value, self.order.token) {
                     // An epilog is not cut short: the attempt is over already.
                     Some(ShimCall::End { reason }) if self.lease.is_some() => self.asked = Some(reason.end()),
                     Some(ShimCall::Attach) => {

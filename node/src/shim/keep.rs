@@ -1,16 +1,13 @@
-//! A shim: keeps one attempt from its record's first byte to its end. A copy of the fork server, one thread, asleep in
-//! `poll` nearly always. What it decides is in `logic::life`; this file carries it out.
+//! A shim while its attempt runs. A copy of the fork server, one thread, asleep in `poll` nearly always. What it decides is
+//! in `logic::life`; this file carries it out.
 
 mod attend;
 
-use super::cage::{Groups, Spare, bases_of, end_with, tidy};
-use super::conclude::conclude;
-use super::course;
+use super::cage::{Groups, Held, Spare, end_with};
 use super::lease_file::LeaseReader;
 use super::notes::Notes;
 use super::processes::{Processes, Reaped};
 use super::program::{Birth, NotRun, Streams as Io, is_own, launch_failed, run_program};
-use super::record::{OwnRecord, record_name};
 use super::sessions::Sessions;
 use super::streams::{Streams, give_input, take_input_back};
 use super::terminal;
@@ -23,62 +20,20 @@ use crate::io::ffi;
 use crate::logic::life::{Do, Life, LifeParams};
 use rota_protocol::Token;
 use rota_protocol::job::AttemptEnd;
-use rota_protocol::spool::{ExitRecord, LaunchOrder, ShimCall, ShimEvent, ShimRecord};
+use rota_protocol::spool::{ExitRecord, LaunchOrder, ShimCall, ShimEvent};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::process::{Pid, Signal, WaitStatus};
-use std::io;
-use std::path::Path;
+use rustix::process::{Signal, WaitStatus};
 
 /// How long a start is not told, in ms: tasks that end sooner are told in one message, and one log entry, instead of
-/// two. A person does not see the difference.
-const STARTED_DELAY_MS: u64 = 20;
+/// two. A person does not see the difference. On a host that is full of short tasks each takes twenty times as long as alone.
+const STARTED_DELAY_MS: u64 = 50;
 /// First pause between two rounds of killing, in ms; doubled up to the greatest.
 const KILL_PAUSE_MS: u64 = 2;
 /// Greatest pause between two rounds of killing, in ms.
 const KILL_PAUSE_MS_MAX: u64 = 100;
 /// Waits up to this long are left to `poll`, in ms; longer ones need a clock that goes on while the machine sleeps.
 const POLL_WAIT_MS_MAX: u64 = 100;
-
-/// Keeps the attempt. Returns the exit code of the shim: 0 when all that was to be said is said or written.
-pub(crate) fn keep(inherited: &Inherited, token: Token, order: &[u8]) -> i32 {
-    let fail = |reason: String| {
-        let end = launch_failed(reason);
-        inherited.tell_surely(token, &ShimEvent::Ended(ExitRecord::never_ran(token, end)));
-        0
-    };
-    // In its own session nothing that is sent to the agent's terminal or group reaches it.
-    let prepared = rustix::process::setsid()
-        .and_then(|_| rustix::process::set_child_subreaper(Some(rustix::process::getpid())))
-        .and_then(|()| rustix::thread::set_name(c"rota-shim"));
-    if let Err(error) = prepared {
-        return fail(format!("cannot prepare the shim: {error}"));
-    }
-    let order = match wire::decode_order(order) {
-        Ok(order) => order,
-        Err(error) => return fail(format!("the launch order cannot be read: {error}")),
-    };
-    let record = ShimRecord {
-        cluster: order.cluster,
-        token,
-        epoch: order.epoch,
-        boot: inherited.boot,
-        shim_pid: Pid::as_raw(Some(rustix::process::getpid())).cast_unsigned(),
-    };
-    let mut record = match OwnRecord::create(Path::new(&record_name(token)), &record) {
-        Ok(record) => record,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            inherited.tell_surely(token, &ShimEvent::Exists);
-            return 0;
-        }
-        Err(error) => return fail(format!("cannot write the attempt's record: {error}")),
-    };
-    let mut link = Link::new(inherited);
-    let exit = course::run(inherited, &mut link, &order, &mut record);
-    let code = conclude(record, link, &exit);
-    tidy(&bases_of(&order.cage), true);
-    code
-}
 
 /// A running attempt.
 pub(super) struct Keeper<'a, 'l> {
@@ -92,6 +47,7 @@ pub(super) struct Keeper<'a, 'l> {
     life: Life,
     processes: Processes,
     groups: Groups,
+    held: &'l mut Held,
     warner: Warner,
     streams: Streams,
     buffer: Vec<u8>,
@@ -113,6 +69,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
         order: &'l LaunchOrder,
         notes: &'l Notes,
         mut lease: LeaseReader,
+        held: &'l mut Held,
     ) -> Result<Self, (AttemptEnd, u64)> {
         let (typed, shown) = terminal::of(order).map_err(|error| (launch_failed(error), 0))?.unzip();
         let (mut streams, [stdout_end, stderr_end]) = Streams::open(order, shown)?;
@@ -132,7 +89,8 @@ impl<'a, 'l> Keeper<'a, 'l> {
             terminal,
         };
         let spare = inherited.number.map(|number| Spare { number, own: is_own(order) });
-        let mut groups = Groups::make(&order.cage, spare).map_err(|reason| (launch_failed(reason), 0))?;
+        let mut groups = Groups::make(&order.cage, spare, std::mem::take(held))
+            .map_err(|reason| (launch_failed(reason), 0))?;
         let birth = Birth { groups: &groups, beside: None };
         let main = run_program(order, inherited.oom_default, birth, io).map_err(|failed| {
             groups.leave(kill_budget_ms, |_| ());
@@ -161,6 +119,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
             life: Life::new(life_of(order), now_ms, deadline_ms),
             processes: Processes::new(main, passes_signals(order)),
             groups,
+            held,
             warner: Warner::new(order.warning),
             streams,
             buffer: Vec::new(),
@@ -205,6 +164,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
             let left = u32::try_from(left).unwrap_or(u32::MAX);
             link.send(token, &ShimEvent::Stuck { left });
         });
+        *self.held = self.groups.give_back();
         let ([stdout_bytes, stderr_bytes], dropped_bytes) = (self.streams.lens(), self.streams.dropped());
         let end = end_with(self.life.ended(), used);
         ExitRecord { token, end, ran_ms, stdout_bytes, stderr_bytes, dropped_bytes, used }
@@ -260,7 +220,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
         while let Ok(Some(received)) = ffi::read_signal(self.inherited.signals.as_fd()) {
             let now_ms = boottime_ms();
             if received.signal == ffi::call_signal() {
-                match wire::call_of(received.value) {
+                match wire::call_of(received.value, self.token) {
                     Some(ShimCall::End { reason }) => {
                         let what = self.life.end(reason, now_ms);
                         self.carry_out(what, now_ms);

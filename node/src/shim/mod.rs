@@ -1,10 +1,10 @@
 //! Lives of processes. Three kinds of process share the work:
 //!
 //! - the agent, through [`ShimHost`]: orders launches, hears of ends, adopts what survived its own death;
-//! - the fork server (`rota shimd`): one thread, no runtime; copies itself into a shim for each order. It dies with
-//!   the agent;
-//! - a shim per attempt: keeps the attempt's record and output, holds the lease deadline, ends the task. It outlives
-//!   the agent, and is gone as soon as its attempt is.
+//! - the fork server (`rota shimd`): one thread, no runtime; copies itself into a shim where none sits (`seats`). It dies
+//!   with the agent;
+//! - a shim, for one attempt at a time: keeps the attempt's record and output, holds the lease deadline, ends the task.
+//!   It outlives the agent, and is gone soon after its attempt, unless another comes (`turns`).
 //!
 //! The files are the truth (`record`): messages between the processes only say where to look. A live attempt costs the
 //! agent no connection and no descriptor: shims share one inherited socket for events, and are called by queued
@@ -39,6 +39,7 @@ mod pump;
 mod record;
 mod removed;
 mod retention;
+mod seats;
 mod server;
 mod sessions;
 mod spill;
@@ -46,6 +47,7 @@ mod spool;
 mod streams;
 mod terminal;
 mod timer;
+mod turns;
 mod uplink;
 mod warner;
 mod wire;
@@ -53,6 +55,7 @@ mod wire;
 pub use host::{Adopted, LaunchError, ShimError, ShimHost, ShimNote};
 pub use lease_file::{LeaseFile, LeaseReader};
 pub use retention::KeepRules;
+pub(crate) use seats::SIT;
 pub use server::server_main;
 
 /// The hidden argument that turns the binary into the fork server.

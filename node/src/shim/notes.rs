@@ -10,7 +10,7 @@
 
 use super::host::ShimHost;
 use rota_protocol::Token;
-use rota_protocol::around::AROUND_NAMES;
+use rota_protocol::around::{AROUND_NAMES, Around};
 use rota_protocol::spool::{GANG_NAME, LaunchOrder, NOTICE_NAME, REQUEUE_NAME};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -58,12 +58,15 @@ impl ShimHost {
 #[derive(Debug)]
 pub(super) struct Notes {
     base: OsString,
+    /// There may be more than what a task with nothing around it can have.
+    around: bool,
 }
 
 impl Notes {
     /// Those of an order, with the first list of its gang.
     pub(super) fn begin(order: &LaunchOrder) -> io::Result<Self> {
-        let notes = Self { base: OsStr::from_bytes(&order.notes_base).to_owned() };
+        let around = !order.gang.is_empty() || order.around != Around::default();
+        let notes = Self { base: OsStr::from_bytes(&order.notes_base).to_owned(), around };
         if !order.gang.is_empty() {
             replace(&notes.path(GANG_NAME), &order.gang)?;
         }
@@ -88,7 +91,8 @@ impl Notes {
 
     /// Removes them. What cannot be removed is left to the agent's next start.
     pub(super) fn clear(&self) {
-        for name in [NOTICE_NAME, REQUEUE_NAME, GANG_NAME].into_iter().chain(AROUND_NAMES) {
+        let more = [GANG_NAME].into_iter().chain(AROUND_NAMES).filter(|_| self.around);
+        for name in [NOTICE_NAME, REQUEUE_NAME].into_iter().chain(more) {
             let _ = std::fs::remove_file(self.path(name));
         }
     }

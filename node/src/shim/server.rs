@@ -5,9 +5,12 @@
 //! leaves behind becomes its child, and every child that is not a shim is killed.
 
 use super::cage::{Numbers, tidy};
-use super::keep::keep;
+use super::seats::{Seat, Seats};
+use super::timer::timespec;
+use super::turns::keep;
 use super::uplink::{Inherited, Sent};
 use super::wire;
+use crate::io::clock::boottime_ms;
 use crate::io::ffi::{self, Forked};
 use crate::io::proc;
 use rota_protocol::Token;
@@ -18,7 +21,6 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{DupFlags, Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process};
-use rustix::time::Timespec;
 use std::collections::BTreeMap;
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -27,8 +29,8 @@ use std::time::Duration;
 
 /// Bytes read at once: many small orders in one call.
 const READ_BYTES: usize = 32 << 10;
-/// Pause between two rounds of killing what a dead shim left, in ns.
-const SWEEP_PAUSE_NS: i64 = 5_000_000;
+/// Pause between two rounds of killing what a dead shim left.
+const SWEEP_PAUSE: Duration = Duration::from_millis(5);
 
 /// Runs the fork server; to be called first thing in `main`, before any thread exists. Arguments: the attempts folder,
 /// then the folders of the agent's control groups.
@@ -44,6 +46,8 @@ pub fn server_main(mut args: impl Iterator<Item = std::ffi::OsString>) -> i32 {
     // up here, it is inherited by every shim.
     #[cfg(target_arch = "x86_64")]
     let _ = std::arch::is_x86_feature_detected!("sse4.2");
+    // The same holds for the clock's place in memory.
+    let _ = boottime_ms();
     let bases: Vec<PathBuf> = args.map(PathBuf::from).collect();
     let served = Server::start(&dir).and_then(|mut server| server.run());
     tidy_after(&dir, &bases);
@@ -80,11 +84,21 @@ fn shims_live() -> bool {
     matches!(wait(WaitOptions::NOHANG), Ok(None))
 }
 
+/// A living shim.
+struct Shim {
+    /// The attempt that it serves; none while it sits.
+    token: Option<Token>,
+    /// Of its spare groups.
+    number: Option<u32>,
+    seat: Option<u32>,
+}
+
 struct Server {
     orders: OwnedFd,
     inherited: Inherited,
-    /// Token, and number of spare groups.
-    shims: BTreeMap<i32, (Token, Option<u32>)>,
+    shims: BTreeMap<i32, Shim>,
+    /// None in a copy.
+    seats: Option<Seats>,
     numbers: Numbers,
     /// Shims that died; their leftovers are being killed.
     died: Vec<Token>,
@@ -116,6 +130,7 @@ impl Server {
             orders,
             inherited: Inherited { boot, events, signals, oom_default: own_oom.trim() != "0", number: None },
             shims: BTreeMap::new(),
+            seats: Some(Seats::new()?),
             numbers: Numbers::default(),
             died: Vec::new(),
             untold: Vec::new(),
@@ -125,17 +140,21 @@ impl Server {
     fn run(&mut self) -> io::Result<()> {
         let mut bytes: Vec<u8> = Vec::with_capacity(READ_BYTES);
         loop {
-            let soon = Timespec { tv_sec: 0, tv_nsec: SWEEP_PAUSE_NS };
+            let idle = self.seats.as_mut().and_then(Seats::end_idle);
             let busy = !self.died.is_empty() || !self.untold.is_empty();
-            let mut fds = [
+            let wait = if busy { Some(SWEEP_PAUSE) } else { idle };
+            let wait = wait.map(|wait| timespec(wait.as_millis() as u64 + 1));
+            let mut fds = vec![
                 PollFd::new(&self.orders, PollFlags::IN),
                 PollFd::new(&self.inherited.signals, PollFlags::IN),
             ];
-            match poll(&mut fds, busy.then_some(&soon)) {
+            fds.extend(self.seats.as_ref().map(|seats| PollFd::from_borrowed_fd(seats.fd(), PollFlags::IN)));
+            match poll(&mut fds, wait.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
             let (orders, signals) = (fds[0].revents(), fds[1].revents());
+            let notices = fds.get(2).is_some_and(|fd| !fd.revents().is_empty());
             if !signals.is_empty() {
                 while ffi::read_signal(self.inherited.signals.as_fd())?.is_some() {}
                 self.reap();
@@ -145,6 +164,11 @@ impl Server {
             }
             for (token, event) in std::mem::take(&mut self.untold) {
                 self.tell(token, event);
+            }
+            if notices {
+                for pid in self.seats.as_mut().map(Seats::sat_down).unwrap_or_default() {
+                    self.shims.entry(pid).and_modify(|shim| shim.token = None);
+                }
             }
             if !orders.is_empty() {
                 if !self.read_orders(&mut bytes)? {
@@ -168,17 +192,11 @@ impl Server {
     fn launch_all(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
         let mut used = 0;
         while let Some((token, order, len)) = wire::first_order(&bytes[used..]).map_err(io::Error::other)? {
-            let number = self.numbers.lend();
-            self.inherited.number = number;
-            match ffi::fork() {
-                Ok(Forked::Child) => ffi::exit_now(self.become_shim(token, order)),
-                Ok(Forked::Parent(pid)) => {
-                    self.shims.insert(Pid::as_raw(Some(pid)), (token, number));
+            match self.seats.as_mut().and_then(|seats| seats.give(token, order)) {
+                Some(pid) => {
+                    self.shims.entry(pid).and_modify(|shim| shim.token = Some(token));
                 }
-                Err(error) => {
-                    self.numbers.take_back(number);
-                    self.tell(token, ShimEvent::Ended(refused(token, &error)));
-                }
+                None => self.launch(token, order),
             }
             used += len;
         }
@@ -190,26 +208,58 @@ impl Server {
         Ok(())
     }
 
-    /// In the copy: the order's stream is the fork server's alone.
-    fn become_shim(&mut self, token: Token, order: &[u8]) -> i32 {
+    fn launch(&mut self, token: Token, order: &[u8]) {
+        let number = self.numbers.lend();
+        self.inherited.number = number;
+        // What is beyond the spare groups is made as it is needed: so many sockets are not held.
+        let seats = self.seats.as_mut().filter(|_| number.is_some());
+        let (seat, socket) = seats.and_then(Seats::make).unzip();
+        let at = seat.as_ref().map(Seat::number);
+        match ffi::fork() {
+            Ok(Forked::Child) => {
+                // Its other end must be the fork server's alone: by its closing the shim knows that it is to go.
+                drop(socket);
+                ffi::exit_now(self.become_shim(token, order, seat))
+            }
+            Ok(Forked::Parent(pid)) => {
+                let pid = Pid::as_raw(Some(pid));
+                if let (Some(seats), Some(at), Some(socket)) = (self.seats.as_mut(), at, socket) {
+                    seats.add(at, socket, pid);
+                }
+                self.shims.insert(pid, Shim { token: Some(token), number, seat: at });
+            }
+            Err(error) => {
+                self.numbers.take_back(number);
+                self.tell(token, ShimEvent::Ended(refused(token, &error)));
+            }
+        }
+    }
+
+    /// In the copy: the order's stream and other shims' sockets are the fork server's alone.
+    fn become_shim(&mut self, token: Token, order: &[u8], seat: Option<Seat>) -> i32 {
         const PANICKED: i32 = 70;
+        drop(self.seats.take());
         let closed = rustix::io::dup3(rustix::stdio::stdin(), &mut self.orders, DupFlags::CLOEXEC)
             // Whoever reads the agent's standard error must not wait for shims that outlive it.
             .and_then(|()| rustix::stdio::dup2_stderr(rustix::stdio::stdin()));
         if closed.is_err() {
             return PANICKED;
         }
-        std::panic::catch_unwind(AssertUnwindSafe(|| keep(&self.inherited, token, order))).unwrap_or(PANICKED)
+        std::panic::catch_unwind(AssertUnwindSafe(|| keep(&self.inherited, token, order, seat)))
+            .unwrap_or(PANICKED)
     }
 
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            let Some((token, number)) = self.shims.remove(&Pid::as_raw(Some(pid))) else {
+            let Some(shim) = self.shims.remove(&Pid::as_raw(Some(pid))) else {
                 continue;
             };
-            self.numbers.take_back(number);
+            self.numbers.take_back(shim.number);
+            if let Some(seats) = &mut self.seats {
+                seats.remove(shim.seat);
+            }
             if status.exit_status() != Some(0) {
-                self.died.push(token);
+                self.died.extend(shim.token);
             }
         }
     }

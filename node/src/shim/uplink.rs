@@ -61,6 +61,11 @@ impl<'a> Link<'a> {
         Self { inherited, own: None, blocked: false }
     }
 
+    /// The agent that it speaks to is the one that started its fork server.
+    pub(super) fn is_first(&self) -> bool {
+        self.own.is_none()
+    }
+
     pub(super) fn fd(&self) -> rustix::fd::BorrowedFd<'_> {
         self.own.as_ref().unwrap_or(&self.inherited.events).as_fd()
     }

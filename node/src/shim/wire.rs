@@ -83,14 +83,22 @@ pub(crate) fn decode_event(bytes: &[u8]) -> Result<(Token, ShimEvent), WireError
     Ok(codec::decode(body, EVENT_BYTES_MAX)?)
 }
 
-/// A call as a signal's value: what is asked in the second byte, its argument in the first.
-pub(crate) fn call_value(call: ShimCall) -> i32 {
-    match call {
+/// A call as a signal's value: what is asked in the second byte, its argument in the first. The upper half is the mark
+/// of the attempt that is meant: a shim may have gone on to another one meanwhile.
+pub(crate) fn call_value(call: ShimCall, token: Token) -> u64 {
+    let what = match call {
         ShimCall::End { reason } => 0x100 | reason_code(reason),
         ShimCall::Signal { signal } => 0x200 | i32::from(signal),
         ShimCall::Attach => 0x300,
         ShimCall::Sessions => 0x400,
-    }
+    };
+    mark(token) << 32 | u64::from(what.cast_unsigned())
+}
+
+/// Never zero, which is what builds say that know of no marks: their shims serve one attempt.
+fn mark(token: Token) -> u64 {
+    const SOME: u64 = 1 << 31;
+    token.0 & (SOME - 1) | SOME
 }
 
 /// Every reason that a shim may hear.
@@ -128,10 +136,13 @@ fn reason_code(reason: EndReason) -> i32 {
     }
 }
 
-/// The call behind a signal's value; none for values that this build does not know.
-pub(crate) fn call_of(value: i32) -> Option<ShimCall> {
-    let argument = value.to_le_bytes()[0];
-    match (value & !0xff, argument) {
+/// The call behind a signal's value; none for values that this build does not know, and for those to another attempt.
+pub(crate) fn call_of(value: u64, token: Token) -> Option<ShimCall> {
+    let (meant, [argument, ..]) = (value >> 32, value.to_le_bytes());
+    if meant != 0 && meant != mark(token) {
+        return None;
+    }
+    match (value & 0xffff_ff00, argument) {
         (0x100, code) => {
             let reason = REASONS.into_iter().find(|reason| reason_code(*reason) == i32::from(code))?;
             Some(ShimCall::End { reason })
@@ -152,10 +163,17 @@ mod tests {
         let calls = [ShimCall::Signal { signal: 10 }, ShimCall::Attach, ShimCall::Sessions];
         let calls = calls.into_iter().chain(REASONS.map(|reason| ShimCall::End { reason }));
         for call in calls {
-            assert_eq!(call_of(call_value(call)), Some(call));
+            let value = call_value(call, Token(7));
+            assert_eq!(call_of(value, Token(7)), Some(call));
+            assert_eq!(
+                call_of(value & u64::from(u32::MAX), Token(8)),
+                Some(call),
+                "of a build without marks"
+            );
+            assert_eq!(call_of(value, Token(8)), None, "it comes late, to the next attempt");
         }
-        for value in [0, -1, 0x1fe, 0x301, 0x401, i32::MIN] {
-            assert_eq!(call_of(value), None, "{value:#x}");
+        for value in [0, u64::MAX, 0xffff_ffff, 0x1fe, 0x301, 0x401, 0x8000_0000] {
+            assert_eq!(call_of(value, Token(7)), None, "{value:#x}");
         }
     }
 

@@ -194,6 +194,17 @@ impl Lab {
         assert!(bytes.starts_with(wanted), "{:?}", String::from_utf8_lossy(&bytes));
     }
 
+    /// Waits until the shim of an attempt that has ended sits: it has let go of the record, and sleeps.
+    pub async fn sits(&self, token: u64, shim: i32) {
+        let record = self.data.join(format!("attempts/{token}.record"));
+        let is_free = || {
+            let record = std::fs::File::open(&record).unwrap();
+            rustix::fs::flock(&record, rustix::fs::FlockOperation::NonBlockingLockShared).is_ok()
+        };
+        let sleeps = || proc::stat(shim).is_ok_and(|stat| stat.state == b'S');
+        wait_until("the shim sits, or is gone", || is_free() && (sleeps() || !alive(shim))).await;
+    }
+
     /// Living processes of an attempt, by the marks in their environment.
     pub fn processes(&self, token: u64) -> Vec<i32> {
         marked(self.cluster, token)

@@ -2,7 +2,7 @@
 //! inside a control group. Which steps there are is not decided here.
 #![allow(unsafe_code, reason = "these calls have no safe wrapper; each block states why it is sound")]
 
-use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ffi::{CString, c_int, c_long, c_ulong, c_void};
 use std::mem::size_of;
 use std::sync::Arc;
@@ -30,6 +30,8 @@ pub struct FilterStep {
 pub enum Step {
     /// Writes a text into a file that is there.
     Write(CString, CString),
+    /// Writes a text into a file that the parent has open, and goes on having open.
+    Put(RawFd, CString),
     /// Writes it unless the process was born inside the version 2 group.
     Join(CString, CString),
     /// Namespaces of its own, by the kernel's flags.
@@ -95,6 +97,7 @@ impl Steps {
             Step::Filter(_) => "the filter of system calls".to_owned(),
             Step::Mount(_, place, ..) => format!("mounting {}", place.to_string_lossy()),
             Step::Write(path, _) | Step::Join(path, _) => format!("writing {}", path.to_string_lossy()),
+            Step::Put(..) => "joining a group".to_owned(),
             step => format!("{step:?}"),
         };
         let all = self.enter.iter().chain(&self.lock);
@@ -149,6 +152,10 @@ unsafe fn run(step: &Step, inside: bool) -> bool {
         match step {
             Step::Join(..) if inside => true,
             Step::Write(path, text) | Step::Join(path, text) => write(path, text),
+            Step::Put(file, text) => {
+                let len = text.as_bytes().len();
+                usize::try_from(libc::pwrite(*file, text.as_ptr().cast(), len, 0)) == Ok(len)
+            }
             Step::Unshare(flags) => libc::unshare(*flags) == 0,
             Step::Enter(path, kind) => enter(path, *kind),
             Step::Mount(source, place, kind, flags, options) => {

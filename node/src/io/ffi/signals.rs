@@ -14,7 +14,7 @@ pub struct Received {
     /// Its number.
     pub signal: i32,
     /// The value that came with it, for queued signals.
-    pub value: i32,
+    pub value: u64,
 }
 
 /// The signal by which agent and shim talk: a real-time signal, so that each is queued with its value.
@@ -86,7 +86,7 @@ pub fn read_signal(fd: BorrowedFd<'_>) -> io::Result<Option<Received>> {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
         }
-        Ok(Some(Received { signal: c_int::try_from(info.ssi_signo).unwrap_or(0), value: info.ssi_int }))
+        Ok(Some(Received { signal: c_int::try_from(info.ssi_signo).unwrap_or(0), value: info.ssi_ptr }))
     }
 }
 
@@ -94,7 +94,7 @@ pub fn read_signal(fd: BorrowedFd<'_>) -> io::Result<Option<Received>> {
 ///
 /// # Errors
 /// `ESRCH` when it is gone, `EAGAIN` when too many signals are queued, `EPERM`.
-pub fn queue_call(pidfd: BorrowedFd<'_>, value: i32) -> io::Result<()> {
+pub fn queue_call(pidfd: BorrowedFd<'_>, value: u64) -> io::Result<()> {
     /// The head of the kernel's `siginfo_t` for queued signals; the rest of its 128 bytes is zero.
     #[repr(C)]
     struct QueuedInfo {
@@ -115,7 +115,7 @@ pub fn queue_call(pidfd: BorrowedFd<'_>, value: i32) -> io::Result<()> {
         align: 0,
         pid: Pid::as_raw(Some(rustix::process::getpid())),
         uid: rustix::process::getuid().as_raw(),
-        value: u64::from(value.cast_unsigned()),
+        value,
         rest: [0; 96],
     };
     let (call, number) = (libc::SYS_pidfd_send_signal, c_long::from(call_signal()));

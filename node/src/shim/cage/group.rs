@@ -4,6 +4,7 @@
 //! (`pool`). That is the proof on which the end is told.
 
 use super::device_program;
+use super::held::Held;
 use super::nodes::{COMMON, nodes_at};
 use super::place::BARE;
 use super::pool::{self, Kept, Spare};
@@ -14,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +39,7 @@ pub struct Groups {
     shared: Option<(Controller, PathBuf)>,
     limit_mib: u64,
     spare: Option<Spare>,
+    held: Held,
     /// Its processor time has a ceiling, which is not taken away again.
     capped: bool,
     /// One of its programs may have written to the files of these groups.
@@ -49,11 +51,15 @@ impl Groups {
     ///
     /// # Errors
     /// The words for people say which folder; nothing is left then.
-    pub(crate) fn make(cage: &Cage, spare: Option<Spare>) -> Result<Self, String> {
-        let mut groups = Self { spare, capped: cage.cpus_hard, ..Self::default() };
+    pub(crate) fn make(cage: &Cage, spare: Option<Spare>, mut held: Held) -> Result<Self, String> {
+        if let Some(spare) = spare {
+            held.turn_to(spare);
+        }
+        let mut groups = Self { spare, held, capped: cage.cpus_hard, ..Self::default() };
         for group in &cage.groups {
             let path = path_of(group);
             if path.file_name() == Some(OsStr::new(BARE)) {
+                groups.held.open_shared(&path);
                 groups.shared = Some((group.controller, path));
                 continue;
             }
@@ -69,15 +75,26 @@ impl Groups {
     }
 
     fn make_one(&mut self, controller: Controller, path: &Path, cage: &Cage) -> io::Result<()> {
-        let claimed = self.spare_for(controller).is_some_and(|spare| pool::claim(path, spare));
+        let spare = self.spare_for(controller);
+        let claimed = spare.is_some_and(|spare| pool::claim(&mut self.held, controller, path, spare));
         if !claimed {
+            self.held.forget(controller);
             make_or_take(path)?;
         }
         self.groups.push((controller, path.to_owned()));
-        if claimed && controller == Controller::Memory {
-            pool::begin_count(path)?;
+        if spare.is_some() {
+            self.held.open(controller, path);
+            self.held.open_join(controller);
         }
-        limit(controller, path, cage, claimed)
+        if claimed && controller == Controller::Memory {
+            pool::begin_count(&mut self.held, path)?;
+        }
+        limit(&mut self.held, controller, path, cage, claimed)
+    }
+
+    /// What is open of those that are spare now.
+    pub(crate) fn give_back(self) -> Held {
+        self.held
     }
 
     fn spare_for(&self, controller: Controller) -> Option<Spare> {
@@ -102,10 +119,11 @@ impl Groups {
         self.paths().find(|(found, _)| *found == controller).map(|(_, path)| path)
     }
 
-    /// What its processes are to join.
-    pub(super) fn to_join(&self) -> impl Iterator<Item = (Controller, &Path)> {
+    /// What its processes are to join; by which open file, if there is one. It is open for as long as this lives.
+    pub(super) fn to_join(&self) -> impl Iterator<Item = (Controller, &Path, Option<RawFd>)> {
+        let own = self.paths().map(|(controller, path)| (controller, path, self.held.join(controller)));
         let shared = self.shared.iter().map(|(controller, path)| (*controller, path.as_path()));
-        self.paths().chain(shared)
+        own.chain(shared.map(|(controller, path)| (controller, path, self.held.join_shared(path))))
     }
 
     /// A program ran that may have written to their files: no other attempt gets them.
@@ -164,12 +182,15 @@ impl Groups {
     }
 
     /// A group cannot be let go yet.
-    fn holds(&self, controller: Controller, path: &Path) -> bool {
+    fn holds(&mut self, controller: Controller, path: &Path) -> bool {
         let spare = self.spare_for(controller).filter(|_| !self.spoiled.load(Ordering::Relaxed));
-        match spare.map_or(Kept::No, |spare| pool::keep(controller, path, spare)) {
+        match spare.map_or(Kept::No, |spare| pool::keep(&mut self.held, controller, path, spare)) {
             Kept::Yes => false,
             Kept::Busy => true,
-            Kept::No => fs::remove_dir(path).is_err_and(|error| error.kind() != io::ErrorKind::NotFound),
+            Kept::No => {
+                self.held.forget(controller);
+                fs::remove_dir(path).is_err_and(|error| error.kind() != io::ErrorKind::NotFound)
+            }
         }
     }
 
@@ -190,14 +211,16 @@ impl Groups {
 
     /// What the kernel counted.
     #[must_use]
-    pub fn used(&self) -> Used {
+    pub fn used(&mut self) -> Used {
         let Some((controller, path)) = self.memory() else { return Used::default() };
+        let path = path.to_owned();
         let (peak, events) = match controller {
             Controller::Unified => ("memory.peak", "memory.events"),
             _ => ("memory.max_usage_in_bytes", "memory.oom_control"),
         };
-        let peak = fs::read_to_string(path.join(peak)).ok().and_then(|text| text.trim().parse::<u64>().ok());
-        let events = fs::read_to_string(path.join(events)).unwrap_or_default();
+        let peak = self.held.read(controller, &path, peak).ok();
+        let peak = peak.and_then(|text| text.trim().parse::<u64>().ok());
+        let events = self.held.read(controller, &path, events).unwrap_or_default();
         Used {
             peak_mib: peak.map_or(0, |bytes| bytes.div_ceil(1 << 20)),
             limit_mib: self.limit_mib,
@@ -239,8 +262,9 @@ fn make_or_take(path: &Path) -> io::Result<()> {
 }
 
 /// In one that was `used` before, every limit is written, also where there is to be none.
-fn limit(controller: Controller, path: &Path, cage: &Cage, used: bool) -> io::Result<()> {
-    let put = |name: &str, value: u64| fs::write(path.join(name), value.to_string());
+fn limit(held: &mut Held, controller: Controller, path: &Path, cage: &Cage, used: bool) -> io::Result<()> {
+    let mut text = |name: &'static str, text: &str| held.write(controller, path, name, text);
+    let mut put = |name: &'static str, value: u64| text(name, &value.to_string());
     let bytes = cage.mem_mib.max(MEM_MIB_MIN) << 20;
     let cpus_milli = u64::from(cage.cpus_milli);
     let quota_us = (cpus_milli * PERIOD_US / 1_000).max(1_000);
@@ -264,10 +288,10 @@ fn limit(controller: Controller, path: &Path, cage: &Cage, used: bool) -> io::Re
             Ok(())
         }
         Controller::Memory if used => {
-            absent_is_fine(fs::write(path.join("memory.memsw.limit_in_bytes"), "-1"))?;
-            fs::write(path.join("memory.limit_in_bytes"), "-1")
+            absent_is_fine(text("memory.memsw.limit_in_bytes", "-1"))?;
+            text("memory.limit_in_bytes", "-1")
         }
-        Controller::Pids if used => fs::write(path.join("pids.max"), "max"),
+        Controller::Pids if used => text("pids.max", "max"),
         Controller::Cpu if used => put("cpu.shares", SHARES_PER_CORE),
         Controller::Devices => device_rules(path, cage),
         Controller::Unified => {

@@ -16,6 +16,7 @@
 //! | `left` | whose a process is, and what dead shims left |
 //! | `group` | an attempt's groups: limits, killing, counting |
 //! | `pool` | groups that are used again |
+//! | `held` | what a shim holds open of them |
 //! | `survey` | what `rota doctor` says without an agent |
 //! | `trial` | all of it tried before a task depends on it |
 //! | `view` | its own mounts, limits, rights |
@@ -28,6 +29,7 @@ mod ask;
 mod device_program;
 mod filter;
 mod group;
+mod held;
 mod hierarchy;
 mod host;
 mod left;
@@ -46,9 +48,11 @@ pub use place::{CageAsk, Offer, Place};
 pub use settings::{CageSettings, Means};
 pub use view::steps;
 
+pub(super) use held::Held;
 pub(super) use left::{bases_of, tidy};
-pub(crate) use pool::SPARE;
+pub(crate) use place::NAME_FILE;
 pub(super) use pool::{Numbers, Spare};
+pub(crate) use pool::{SPARE, SPARES_OF_AGENT_MAX};
 
 /// Prepares what every copy of this process will need.
 pub(super) fn warm_up() {

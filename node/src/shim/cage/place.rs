@@ -33,7 +33,7 @@ const AGENT_LEAF: &str = "agent";
 pub(super) const CLOSED_FILE: &str = "closed";
 pub(super) const CLOSED_FOLDER: &str = "closed.d";
 /// Also there: the name of this agent's folders.
-const NAME_FILE: &str = "groups";
+pub(crate) const NAME_FILE: &str = "groups";
 /// A node that exists nearly everywhere and that no task may open: probed when no other is known.
 const PROBE_DEFAULT: &str = "/dev/kmsg";
 /// A task that asks for no memory gets its part of the host by processors, but never less than one part in this many.

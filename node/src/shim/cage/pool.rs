@@ -13,17 +13,22 @@
 //! else is removed, as are all spare groups when an agent starts, and the last with its agent.
 
 use super::group::count;
+use super::held::Held;
 use rota_protocol::cage::Controller;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A spare group's name before its number.
 pub(crate) const SPARE: &str = "spare-";
 /// Most spare groups of a hierarchy: what runs beyond that many at once makes and removes its own.
 const SPARES_MAX: u32 = 64;
+/// Most spare groups of one agent: one of each number in each hierarchy in which they are kept, once for the agent's own
+/// user and once for all others.
+pub(crate) const SPARES_OF_AGENT_MAX: u64 = 2 * KEPT.len() as u64 * SPARES_MAX as u64;
+/// Those hierarchies in which groups can be renamed and everything that is counted can be counted anew.
+const KEPT: [Controller; 3] = [Controller::Memory, Controller::Pids, Controller::Cpu];
 /// Memory that may still be counted in a spare group, in bytes: what the kernel holds ready for each processor. More
 /// would be file caches of the attempt before.
 const LEFT_BYTES_MAX: u64 = 1 << 20;
@@ -74,14 +79,14 @@ impl Numbers {
     }
 }
 
-/// Those hierarchies in which groups can be renamed and everything that is counted can be counted anew.
+/// Groups of this hierarchy are used again.
 pub(super) fn is_kept(controller: Controller) -> bool {
-    matches!(controller, Controller::Memory | Controller::Pids | Controller::Cpu)
+    KEPT.contains(&controller)
 }
 
 /// Gives a spare group the attempt's name. False if there is none of that number.
-pub(super) fn claim(path: &Path, spare: Spare) -> bool {
-    spare.path(path).is_some_and(|spare| fs::rename(spare, path).is_ok())
+pub(super) fn claim(held: &mut Held, controller: Controller, path: &Path, spare: Spare) -> bool {
+    spare.path(path).is_some_and(|spare| held.rename(controller, &spare, path))
 }
 
 /// What became of a group that its attempt is done with.
@@ -96,30 +101,29 @@ pub(super) enum Kept {
 }
 
 /// Makes a group spare, if it is as good as new.
-pub(super) fn keep(controller: Controller, path: &Path, spare: Spare) -> Kept {
-    match fs::read(path.join("cgroup.procs")) {
-        Ok(pids) if pids.is_empty() => {}
-        Ok(_) => return Kept::Busy,
+pub(super) fn keep(held: &mut Held, controller: Controller, path: &Path, spare: Spare) -> Kept {
+    match held.is_empty(controller, path) {
+        Ok(true) => {}
+        Ok(false) => return Kept::Busy,
         Err(_) => return Kept::No,
     }
-    let flat = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.nlink() == LINKS);
-    let counted = controller == Controller::Memory && !is_unmarked(path);
-    let kept = flat && !counted && spare.path(path).is_some_and(|spare| fs::rename(path, spare).is_ok());
-    if kept { Kept::Yes } else { Kept::No }
+    let flat = held.links(controller, path).is_ok_and(|links| links == LINKS);
+    let counted = controller == Controller::Memory && !is_unmarked(held, path);
+    let spare = spare.path(path).filter(|_| flat && !counted);
+    if spare.is_some_and(|spare| held.rename(controller, path, &spare)) { Kept::Yes } else { Kept::No }
 }
 
 /// Nothing is counted in it that would be the next attempt's.
-fn is_unmarked(path: &Path) -> bool {
-    let used = fs::read_to_string(path.join("memory.usage_in_bytes"));
-    let used = used.ok().and_then(|text| text.trim().parse::<u64>().ok());
-    let killed = fs::read_to_string(path.join("memory.oom_control"));
-    let killed = killed.map(|text| count(&text, "oom_kill"));
+fn is_unmarked(held: &mut Held, path: &Path) -> bool {
+    let mut read = |name| held.read(Controller::Memory, path, name);
+    let used = read("memory.usage_in_bytes").ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let killed = read("memory.oom_control").map(|text| count(&text, "oom_kill"));
     used.is_some_and(|bytes| bytes <= LEFT_BYTES_MAX) && killed.is_ok_and(|killed| killed == 0)
 }
 
 /// Counts anew from here.
-pub(super) fn begin_count(path: &Path) -> io::Result<()> {
-    fs::write(path.join("memory.max_usage_in_bytes"), "0")
+pub(super) fn begin_count(held: &mut Held, path: &Path) -> io::Result<()> {
+    held.write(Controller::Memory, path, "memory.max_usage_in_bytes", "0")
 }
 
 /// Removes all spare groups of a folder.

@@ -2,6 +2,7 @@
 //! worked. What does not work (inside a container, on an old kernel) is left out and said, before a task depends on it.
 
 use super::group::Groups;
+use super::held::Held;
 use super::left;
 use super::place::{CageAsk, Place};
 use super::view;
@@ -49,7 +50,7 @@ impl Place {
         if cage.isolation == Isolation::None {
             return Ok(());
         }
-        let mut groups = Groups::make(&cage, None).map_err(other)?;
+        let mut groups = Groups::make(&cage, None, Held::default()).map_err(other)?;
         let tried = view::steps(&cage, &groups, None);
         let started = start_nothing(&tried);
         groups.leave(0, |_| ());

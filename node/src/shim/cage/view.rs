@@ -5,6 +5,7 @@
 
 use super::filter;
 use super::group::Groups;
+use super::held::JOIN;
 use super::nodes::COMMON_NAMES;
 use super::place::{CLOSED_FILE, CLOSED_FOLDER};
 use crate::io::ffi::cage::{Planned, Step, Steps};
@@ -84,10 +85,11 @@ impl Plan {
 /// Each by the thread's own number and the file for single threads: the kernel then stops nobody else for it. Version 2
 /// knows no such file, so there the task is better born inside.
 fn join_groups(plan: &mut Plan, groups: &Groups) {
-    for (controller, path) in groups.to_join() {
-        match controller {
-            Controller::Unified => plan.must(Step::Join(text(path.join("cgroup.procs")), text("0"))),
-            _ => plan.must(Step::Write(text(path.join("tasks")), text("0"))),
+    for (controller, path, file) in groups.to_join() {
+        match (controller, file) {
+            (Controller::Unified, _) => plan.must(Step::Join(text(path.join("cgroup.procs")), text("0"))),
+            (_, Some(file)) => plan.must(Step::Put(file, text("0"))),
+            (_, None) => plan.must(Step::Write(text(path.join(JOIN)), text("0"))),
         }
     }
 }
