@@ -1,5 +1,6 @@
 //! One shim, several attempts: each is its own in everything that can be seen of it, and a shim that sits between two of
 //! them can die at any moment.
+#![allow(clippy::unwrap_used, reason = "what cannot be set up should stop the test where it stands")]
 
 mod shim_lab;
 
