@@ -71,10 +71,10 @@ impl<'a, 'l> Keeper<'a, 'l> {
         mut lease: LeaseReader,
         held: &'l mut Held,
     ) -> Result<Self, (AttemptEnd, u64)> {
-        let (typed, shown) = terminal::of(order).map_err(|error| (launch_failed(error), 0))?.unzip();
+        let hosts = |reason: String| (launch_failed(reason), 0);
+        let (typed, shown) = terminal::of(order).map_err(hosts)?.unzip();
         let (mut streams, [stdout_end, stderr_end]) = Streams::open(order, shown)?;
-        give_input(&order.output.stdin)
-            .map_err(|e| (launch_failed(format!("cannot make its input: {e}")), 0))?;
+        give_input(&order.output.stdin).map_err(|e| hosts(format!("cannot make its input: {e}")))?;
         // As late as possible: an order may have waited while this host's lease ran out.
         let (now_ms, deadline_ms) = (boottime_ms(), lease.deadline_ms());
         let kill_budget_ms = u64::from(order.kill_budget_ms);
@@ -89,8 +89,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
             terminal,
         };
         let spare = inherited.number.map(|number| Spare { number, own: is_own(order) });
-        let mut groups = Groups::make(&order.cage, spare, std::mem::take(held))
-            .map_err(|reason| (launch_failed(reason), 0))?;
+        let mut groups = Groups::make(&order.cage, spare, std::mem::take(held)).map_err(hosts)?;
         let birth = Birth { groups: &groups, beside: None };
         let main = run_program(order, inherited.oom_default, birth, io).map_err(|failed| {
             groups.leave(kill_budget_ms, |_| ());
