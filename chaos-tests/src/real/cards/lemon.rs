@@ -28,8 +28,13 @@ pub(in crate::real) async fn shunned(bench: &Bench) -> Result<Row, LabError> {
     let other = lab.peers.iter().map(|peer| peer.host).find(|host| ![first.1, second.1].contains(host));
     let bad = other.unwrap_or(lab.peers[0].host);
     std::fs::write(&bad_file, bad.to_string()).map_err(io("a file"))?;
-    let script =
-        format!("test \"$ROTA_HOST\" != \"$(cat {})\" || {{ sleep 1; exit 1; }}", bad_file.display());
+    // It fails when it is told to: what is to take its card waits by then.
+    let fail_file = bench.dir.join("G14-fail");
+    let script = format!(
+        "test \"$ROTA_HOST\" != \"$(cat {})\" || {{ until [ -e {} ]; do sleep 0.1; done; exit 1; }}",
+        bad_file.display(),
+        fail_file.display()
+    );
     let picky = JobSpec { retries: 1, preemptible: false, ..with_gpus(shell_job("picky", &script), 1) };
     let mut good = first.0;
     for time in 1..=JOBS {
@@ -37,6 +42,7 @@ pub(in crate::real) async fn shunned(bench: &Bench) -> Result<Row, LabError> {
         until_on(&lab, job, Some(bad)).await?;
         // What is more urgent takes the bad host's card when it has failed; then a good host's card is freed.
         let urgent = client.submit(JobSpec { priority: 90, ..sleeper() }).await?;
+        std::fs::write(&fail_file, "").map_err(io("a file"))?;
         until_on(&lab, urgent, Some(bad)).await?;
         cancel(&mut client, good).await?;
         client.until_done(&[job], PATIENCE, |_, _| {}).await?;
@@ -52,6 +58,7 @@ pub(in crate::real) async fn shunned(bench: &Bench) -> Result<Row, LabError> {
         row.must((counted.state == HostState::Shunned) == (time == JOBS), || {
             format!("after {time} jobs the host is {:?}", counted.state)
         });
+        std::fs::remove_file(&fail_file).map_err(io("a file"))?;
         good = start(&lab, &mut client, 50).await?.0;
         cancel(&mut client, urgent).await?;
     }
