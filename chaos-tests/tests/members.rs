@@ -28,6 +28,11 @@ fn r3_majority_lost() {
 }
 
 #[test]
+fn r4_parent_of_a_follower_killed() {
+    row("R4");
+}
+
+#[test]
 fn r6_wiped_under_its_old_id() {
     row("R6");
 }

@@ -30,6 +30,7 @@ use rota_protocol::ids::HostId;
 use rota_protocol::ids::RequestId;
 use rota_protocol::job::Actor as Author;
 use rota_protocol::members::PeerLife;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -138,7 +139,9 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
         net.set_peer(host, addr);
     }
     let link = Arc::clone(&net) as Arc<dyn PeerLink>;
-    let consensus = Consensus::start_as(consensus_config, config.reads(), link).await?;
+    let consensus = Consensus::start_as(consensus_config, config.reads(), Arc::clone(&link)).await?;
+    // As long as the leader feeds this host, nobody is asked.
+    consensus.follow(seeds(&config, &identity), link);
     life::save(&config.data_dir, &identity, &life)?;
     handler.set_consensus(consensus.clone());
     let early = early::renew(consensus.clone(), Arc::clone(&net), (identity.host, boot), config.clone());
@@ -173,6 +176,13 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
         tokio::spawn(serve_http(listener, http_state(&node, meters)?));
     }
     Ok(Running { node, root, _lock: lock })
+}
+
+/// Whom to ask for the log while it is empty: hosts that were there when this one joined.
+fn seeds(config: &AgentConfig, identity: &Identity) -> Vec<HostId> {
+    let told = identity.seeds.iter().map(|(host, _)| *host);
+    let known = address_book::load(&config.data_dir).into_iter().map(|(host, _)| host);
+    told.chain(known).filter(|host| *host != identity.host).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn tell_renewed() {

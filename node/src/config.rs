@@ -8,6 +8,7 @@ use crate::devices::{DeviceConfig, DeviceSettings, Limit, host};
 use crate::elections::ElectionsConfig;
 use crate::hooks::{HooksConfig, SessionsConfig};
 use crate::logic::lease::LeaseParams;
+use crate::members::settings::MembershipConfig;
 use crate::output_config::OutputConfig;
 use crate::shim::cage::{CageSettings, Offer};
 use crate::warden::mps;
@@ -115,6 +116,8 @@ pub struct AgentConfig {
     pub elections: ElectionsConfig,
     /// How long this host's certificate lives.
     pub certificates: CertificateSettings,
+    /// How many hosts are members of the agreement.
+    pub membership: MembershipConfig,
     /// Take part as an older build would, which reads no newer version of the cluster's words than this one: for trying
     /// out an upgrade and the way back.
     pub reads_up_to: Option<u16>,
@@ -147,6 +150,7 @@ impl Default for AgentConfig {
             sharing: SharingSettings::default(),
             elections: ElectionsConfig::default(),
             certificates: CertificateSettings::default(),
+            membership: MembershipConfig::default(),
             reads_up_to: None,
         }
     }
@@ -206,6 +210,7 @@ impl AgentConfig {
         self.devices.trial_ms().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.tasks.check().map_err(ConfigError::Rule)?;
         self.certificates.life().map_err(|e| ConfigError::Rule(e.to_string()))?;
+        self.membership.check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         if let Some(reads) =
             self.reads_up_to.filter(|reads| !(version::FIRST..=version::NEWEST).contains(reads))
         {

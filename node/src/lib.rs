@@ -38,6 +38,7 @@ mod own_drain;
 pub mod parse;
 pub mod peer_handler;
 pub mod recovery;
+pub mod relay;
 pub mod shim;
 mod storage;
 pub mod table;

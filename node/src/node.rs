@@ -16,6 +16,7 @@ use crate::logic::health::Faults;
 use crate::logic::lease_book::LeaseBook;
 use crate::members::Membership;
 use crate::net::{Identity, Net};
+use crate::relay::Relay;
 use crate::shim::ShimHost;
 use crate::warden::mps::Mps;
 use crate::warden::series::JobSeries;
@@ -132,6 +133,8 @@ pub struct Node {
     leases: Mutex<LeaseBook>,
     /// Renewals under way, when this peer leads.
     pub renewals: Renewals,
+    /// Renewals of other hosts on their way to the leader.
+    pub relay: Relay,
     /// Attempts whose devices or programs are known to have failed.
     pub faults: Mutex<Faults>,
     /// What gossip said.
@@ -195,6 +198,7 @@ impl Node {
             shims: parts.shims,
             doors: Doors::default(),
             renewals: Renewals::default(),
+            relay: Relay::default(),
             facts: Mutex::new(None),
             lease: Mutex::new(None),
             faults: Mutex::default(),

@@ -8,8 +8,9 @@ use crate::io::clock;
 use crate::lead;
 use crate::logic::lease_book::{Receipt, RoundEnd};
 use crate::members::door;
-use crate::net::{ApiStream, PeerHandler, PeerLink, hash_secret, issue, join_request_id, print_of_key};
+use crate::net::{ApiStream, PeerHandler, hash_secret, issue, join_request_id, print_of_key};
 use crate::node::Node;
+use crate::relay;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rota_protocol::command::{Command, Outcome, Proposal};
@@ -17,13 +18,13 @@ use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::{HostId, LeaseEpoch, RequestId};
 use rota_protocol::job::Actor;
 use rota_protocol::members::{Admission, NotLetIn, PeerLife};
-use rota_protocol::peer::{JoinReply, JoinRequest, PeerReply, PeerRequest};
+use rota_protocol::limits::RENEWALS_MAX;
+use rota_protocol::peer::{JoinReply, JoinRequest, PeerReply, PeerRequest, Renewal};
 use rota_protocol::trust::TrustChange;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tokio::sync::oneshot;
 
-/// How long a relayed renewal may take at the leader.
-const RELAY_DEADLINE: Duration = Duration::from_millis(1_000);
 /// How long an admission may take to commit.
 const ADMIT_DEADLINE: Duration = Duration::from_millis(5_000);
 
@@ -131,6 +132,17 @@ impl PeerHandler for Handler {
 async fn answer(node: &Arc<Node>, request: PeerRequest) -> PeerReply {
     match request {
         PeerRequest::Renew { host, epoch, relayed } => renew(node, host, epoch, relayed).await,
+        PeerRequest::Renewals { renewals, .. } if renewals.len() > RENEWALS_MAX => {
+            let message = format!("{} renewals exceed the limit of {RENEWALS_MAX}", renewals.len());
+            PeerReply::Refused(PublicError::new(ErrorCode::TooLarge, message))
+        }
+        PeerRequest::Renewals { renewals, hops } if node.consensus.leadership().borrow().leading => {
+            tracing::trace!(count = renewals.len(), hops, "renewals were handed on");
+            PeerReply::Renewals(renew_all_here(node, renewals).await)
+        }
+        PeerRequest::Renewals { renewals, hops } => {
+            PeerReply::Renewals(relay::hand_on(node, renewals, hops).await)
+        }
         PeerRequest::ReadLog { attempt, stream, offset, wait_ms } => {
             let wait = Duration::from_millis(u64::from(wait_ms));
             match node.shims.read_log(attempt, stream, offset, wait).await {
@@ -173,38 +185,71 @@ async fn answer(node: &Arc<Node>, request: PeerRequest) -> PeerReply {
     }
 }
 
-/// Takes a renewal as the leader, or relays it there once.
+/// Takes a renewal as the leader, or hands it on.
 ///
 /// It is acknowledged only after a quorum confirmation that began after it was received: a leader that was cut off
 /// must not extend a lease that its successor lets expire.
 pub async fn renew(node: &Arc<Node>, host: HostId, epoch: LeaseEpoch, relayed: bool) -> PeerReply {
     let leadership = *node.consensus.leadership().borrow();
-    if leadership.leading {
-        return renew_here(node, host, epoch).await;
-    }
-    match leadership.leader {
-        Some(leader) if !relayed && leader != node.host => {
-            let request = PeerRequest::Renew { host, epoch, relayed: true };
-            match node.net.call(leader, request, RELAY_DEADLINE).await {
-                Ok(reply) => reply,
-                Err(error) => PeerReply::Refused(PublicError::new(ErrorCode::NoLeader, error.to_string())),
-            }
-        }
-        leader => PeerReply::NotLeader { leader },
+    let renewed = if leadership.leading {
+        renew_all_here(node, vec![(host, epoch)]).await.pop()
+    } else if relayed {
+        None
+    } else {
+        relay::hand_on(node, vec![(host, epoch)], 0).await.pop()
+    };
+    match renewed {
+        Some(Renewal::Renewed) => PeerReply::Renewed,
+        Some(Renewal::NotLeader { leader }) => PeerReply::NotLeader { leader },
+        Some(Renewal::Refused(error)) => PeerReply::Refused(error),
+        None => PeerReply::NotLeader { leader: leadership.leader },
     }
 }
 
-async fn renew_here(node: &Node, host: HostId, epoch: LeaseEpoch) -> PeerReply {
-    if let Some(why) = node.consensus.read(|state| state.trust().revoked(host).cloned()) {
-        let message = format!("host {host} was revoked: {}", why.reason);
-        return PeerReply::Refused(PublicError::new(ErrorCode::Forbidden, message));
+/// At the leader: takes renewals, confirms the quorum once for all of them, and says what became of each.
+pub async fn renew_all_here(node: &Node, renewals: Vec<(HostId, LeaseEpoch)>) -> Vec<Renewal> {
+    let taken: Vec<_> = renewals.into_iter().map(|(host, epoch)| take_renewal(node, host, epoch)).collect();
+    let round = node.lease_book().round_begin();
+    if let Some(round) = round {
+        let confirmed = node.consensus.confirm_quorum().await.is_ok();
+        match node.lease_book().round_end(round, confirmed) {
+            RoundEnd::Acknowledge(tickets) => node.renewals.answer(&tickets, true),
+            RoundEnd::Refuse(tickets) => node.renewals.answer(&tickets, false),
+        }
     }
-    let removed =
-        node.consensus.read(|state| state.host(host).is_some_and(|row| row.belonging.removed.is_some()));
-    if removed {
+    let mut renewed = Vec::with_capacity(taken.len());
+    for one in taken {
+        renewed.push(match one {
+            Err(answer) => answer,
+            Ok(answered) => match answered.await {
+                Ok(true) => Renewal::Renewed,
+                _ => refused(ErrorCode::NoLeader, "no quorum confirmed this leader"),
+            },
+        });
+    }
+    renewed
+}
+
+fn refused(code: ErrorCode, why: impl Into<String>) -> Renewal {
+    Renewal::Refused(PublicError::new(code, why))
+}
+
+/// Puts one renewal into the book. `Err`: what is answered at once.
+fn take_renewal(
+    node: &Node,
+    host: HostId,
+    epoch: LeaseEpoch,
+) -> Result<oneshot::Receiver<bool>, Renewal> {
+    let unfit = node.consensus.read(|state| {
+        if let Some(why) = state.trust().revoked(host) {
+            return Some(format!("host {host} was revoked: {}", why.reason));
+        }
         // Its lease runs out as any lease does, and only then is its work placed elsewhere.
-        let message = format!("host {host} was removed from the cluster");
-        return PeerReply::Refused(PublicError::new(ErrorCode::Forbidden, message));
+        let removed = state.host(host).is_some_and(|row| row.belonging.removed.is_some());
+        removed.then(|| format!("host {host} was removed from the cluster"))
+    });
+    if let Some(why) = unfit {
+        return Err(refused(ErrorCode::Forbidden, why));
     }
     let (ticket, answered) = node.renewals.open();
     let mut receipt = node.lease_book().on_receipt(host, epoch, ticket, clock::boottime_ms());
@@ -216,31 +261,19 @@ async fn renew_here(node: &Node, host: HostId, epoch: LeaseEpoch) -> PeerReply {
         receipt = book.on_receipt(host, epoch, ticket, clock::boottime_ms());
     }
     match receipt {
-        Receipt::Acknowledge => return PeerReply::Renewed,
-        Receipt::Waits => {}
-        Receipt::NotHere if node.lease_holders().contains(&(host, epoch)) => {
-            // Elected a moment ago: the book is not open yet.
-            node.renewals.answer(&[ticket], false);
-            return PeerReply::NotLeader { leader: None };
+        Receipt::Waits => return Ok(answered),
+        Receipt::Acknowledge => {
+            node.renewals.answer(&[ticket], true);
+            return Ok(answered);
         }
-        Receipt::NotHere | Receipt::WrongEpoch { .. } => {
-            node.renewals.answer(&[ticket], false);
-            let message = format!("lease epoch {epoch} of host {host} is not in force: register again");
-            return PeerReply::Refused(PublicError::new(ErrorCode::Conflict, message));
-        }
+        Receipt::NotHere | Receipt::WrongEpoch { .. } => node.renewals.answer(&[ticket], false),
     }
-    let round = node.lease_book().round_begin();
-    if let Some(round) = round {
-        let confirmed = node.consensus.confirm_quorum().await.is_ok();
-        match node.lease_book().round_end(round, confirmed) {
-            RoundEnd::Acknowledge(tickets) => node.renewals.answer(&tickets, true),
-            RoundEnd::Refuse(tickets) => node.renewals.answer(&tickets, false),
-        }
+    if receipt == Receipt::NotHere && node.lease_holders().contains(&(host, epoch)) {
+        // Elected a moment ago: the book is not open yet.
+        return Err(Renewal::NotLeader { leader: None });
     }
-    match answered.await {
-        Ok(true) => PeerReply::Renewed,
-        _ => PeerReply::Refused(PublicError::new(ErrorCode::NoLeader, "no quorum confirmed this leader")),
-    }
+    let why = format!("lease epoch {epoch} of host {host} is not in force: register again");
+    Err(refused(ErrorCode::Conflict, why))
 }
 
 /// Admits a host that knows a join token: the log uses the token up and hands out the id, then the certificate is

@@ -23,6 +23,7 @@ pub mod device;
 mod device_detail;
 pub mod error;
 mod filter;
+pub mod follow;
 pub mod frame;
 pub mod gossip;
 pub mod health;

@@ -82,3 +82,5 @@ pub const PACE_SPEEDS_MAX: usize = 32;
 pub const HOSTS_MAX: usize = 20_000;
 /// Most memory that one host may offer, in MiB (1 PiB), as for an ask: more is an error code or a limit that is none.
 pub const HOST_MEM_MIB_MAX: u64 = 1 << 30;
+/// Most renewals of leases in one request between peers: all hosts of a large cluster at once.
+pub const RENEWALS_MAX: usize = 1_024;

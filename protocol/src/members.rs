@@ -1,6 +1,7 @@
 //! Membership: who belongs to the cluster, which data directory speaks for a host, and what was changed and why.
 
 use crate::error::PublicError;
+use crate::follow::FollowView;
 use crate::ids::{HostId, RequestId};
 use serde::{Deserialize, Serialize};
 
@@ -125,6 +126,8 @@ pub struct MembersView {
     pub advice: Vec<String>,
     /// What was done last, oldest first.
     pub notes: Vec<MemberNote>,
+    /// How the others are fed.
+    pub follow: FollowView,
 }
 
 /// What can be asked about membership.

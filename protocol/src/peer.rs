@@ -108,6 +108,13 @@ pub enum PeerRequest {
     Hail(PeerLife),
     /// What the peer's boot-time clock says: rates are compared, never the times of two hosts.
     Clock,
+    /// Extend the leases of several hosts, which asked the caller or were handed to it: on their way to the leader.
+    Renewals {
+        /// Whose, and their epochs.
+        renewals: Vec<(HostId, LeaseEpoch)>,
+        /// How many peers have handed them on.
+        hops: u8,
+    },
 }
 
 /// What a peer answers.
@@ -165,6 +172,22 @@ pub enum PeerReply {
         /// Microseconds since that boot.
         boottime_us: u64,
     },
+    /// What became of each of several renewals, in order.
+    Renewals(Vec<Renewal>),
+}
+
+/// What became of one renewal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Renewal {
+    /// As [`PeerReply::Renewed`].
+    Renewed,
+    /// As [`PeerReply::NotLeader`].
+    NotLeader {
+        /// Who leads, as far as the one who was asked last knows.
+        leader: Option<HostId>,
+    },
+    /// As [`PeerReply::Refused`].
+    Refused(PublicError),
 }
 
 /// What a host without a certificate asks with its join token, inside TLS to a server whose CA fingerprint the

@@ -294,10 +294,18 @@ pub struct PeerRow {
     pub name: String,
     /// Its address.
     pub addr: String,
-    /// `leader`, `voter`, `learner`.
+    /// `leader`, `voter`, `learner` (a member without a vote), `follower` (no member).
     pub role: String,
     /// Seen by gossip: `alive`, `suspect`, `down`, `unknown`.
     pub seen: String,
+}
+
+impl PeerRow {
+    /// Whether it votes.
+    #[must_use]
+    pub fn votes(&self) -> bool {
+        matches!(&*self.role, "leader" | "voter")
+    }
 }
 
 /// What the answering peer's log has cost since its agent started.

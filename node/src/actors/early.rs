@@ -12,6 +12,7 @@ use crate::shim::LeaseFile;
 use rota_consensus::Consensus;
 use rota_core::state::host::HostLife;
 use rota_protocol::BootId;
+use rota_protocol::error::ErrorCode;
 use rota_protocol::ids::{HostId, LeaseEpoch};
 use rota_protocol::peer::{PeerReply, PeerRequest};
 use std::sync::Arc;
@@ -49,7 +50,7 @@ pub(super) fn kept(
     open(config, boot, epoch)
 }
 
-/// Asks the leader, or any other peer to relay; a peer that has just started does not know who leads.
+/// Asks the peer that this one follows, or the leader, or any other peer to relay; a peer that has just started does not know who leads.
 pub(super) async fn ask_others(
     consensus: &Consensus,
     net: &Net,
@@ -59,6 +60,16 @@ pub(super) async fn ask_others(
 ) -> Option<PeerReply> {
     let leader = consensus.leadership().borrow().leader;
     let request = || PeerRequest::Renew { host, epoch, relayed: false };
+    // A host that is no member goes the way of its log: what many of them ask is one request by the time it comes up.
+    if let Some(parent) = consensus.following().parent {
+        match net.call(parent, request(), ttl / 2).await {
+            Ok(PeerReply::Renewed) => return Some(PeerReply::Renewed),
+            Ok(PeerReply::Refused(error)) if error.code == ErrorCode::Conflict => {
+                return Some(PeerReply::Refused(error));
+            }
+            other => tracing::debug!(?other, %parent, "the parent did not hand on the renewal"),
+        }
+    }
     if let Some(leader) = leader {
         match net.call(leader, request(), ttl / 2).await {
             Ok(reply @ (PeerReply::Renewed | PeerReply::Refused(_))) => return Some(reply),

@@ -4,7 +4,7 @@
 //! Gossip informs (status pages, addresses, readings). It never decides an allocation and never fences a task.
 
 use crate::io::clock;
-use crate::net::gossip::{Change, Gossip, GossipHandle, driver};
+use crate::net::gossip::{Change, Gossip, GossipHandle, Seen as ByGossip, driver};
 use crate::node::{Node, Seen};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use rota_protocol::gossip::{GossipMember, StatusDigest};
@@ -126,8 +126,9 @@ fn own_status(node: &Node, incarnation: u64) -> StatusDigest {
 fn publish(node: &Node, gossip: &GossipHandle) {
     let hosts: Vec<HostId> = node.consensus.read(|state| state.hosts().map(|host| host.id).collect());
     let mut seen = Seen::default();
+    let all = gossip.all_seen();
     for host in hosts.into_iter().filter(|host| *host != node.host) {
-        seen.states.insert(host, gossip.seen(host).word());
+        seen.states.insert(host, all.get(&host).copied().unwrap_or(ByGossip::Unknown).word());
         if let Some(status) = gossip.status(host) {
             seen.status.insert(host, status.digest);
         }

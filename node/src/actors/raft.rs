@@ -9,6 +9,7 @@ use crate::members;
 use crate::node::Node;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use rota_core::Event;
+use rota_core::state::host::HostLife;
 use rota_protocol::ids::HostId;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +74,10 @@ impl Actor for RaftActor {
             }
             let members = node.consensus.members();
             let gone = node.consensus.read(|replica| {
-                let is = |host: &&rota_core::Host| host.belonging.removed.is_some() && host.id != node.host;
+                // One that is up is still to hear that its work must end: members from the leader, others as followers.
+                let is = |host: &&rota_core::Host| {
+                    host.belonging.removed.is_some() && host.id != node.host && host.life != HostLife::Up
+                };
                 replica.hosts().filter(is).map(|host| host.id).collect::<Vec<_>>()
             });
             for host in gone {

@@ -1,8 +1,8 @@
 //! Role: registers this host and keeps its lease alive. Supervisor: root, which restarts it; the lease file keeps the
 //! last deadline, so a restart neither shortens nor lengthens any attempt's life.
 //!
-//! The deadline counts from the send time of the last acknowledged renewal (FAULTS 2.0). A host that cannot reach the
-//! leader renews through any peer.
+//! The deadline counts from the send time of the last acknowledged renewal (FAULTS 2.0). A host that is no
+//! member, or cannot reach the leader, renews through its peers.
 //!
 //! A restart costs a lease nothing but the time in which no agent runs: it is renewed last of all before a stop, and from the
 //! first moment after a start, while the agent still looks at its devices and waits for the log. What runs goes on under

@@ -221,8 +221,10 @@ async fn cluster(node: &Node, freshness: Freshness) -> Result<ApiReply, PublicEr
                     "leader"
                 } else if raft.voters.contains(&host.id) {
                     "voter"
-                } else {
+                } else if raft.learners.contains(&host.id) {
                     "learner"
+                } else {
+                    "follower"
                 }
                 .to_owned(),
                 seen: if host.id == node.host {

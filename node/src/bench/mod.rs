@@ -10,6 +10,7 @@ mod etcd;
 pub mod failover;
 pub mod figures;
 pub mod flood;
+pub mod followers;
 pub mod idle;
 pub mod keep;
 pub mod launch;
@@ -42,6 +43,7 @@ pub async fn run(args: BenchArgs) -> Result<(), LabError> {
         BenchKind::Keep(args) => (args.json, keep::run(&args).await?),
         BenchKind::Soak(args) => (args.json, soak::run(&args).await?),
         BenchKind::Flood(args) => (args.json, flood::run(&args).await?),
+        BenchKind::Followers(args) => (args.json, followers::run(&args).await?),
         BenchKind::Plan(args) => (args.json, planner::plan(&args)?),
         BenchKind::Reclaim(args) => (args.json, planner::reclaim(&args)?),
         BenchKind::Admit(args) => (args.json, planner::admit(&args)?),

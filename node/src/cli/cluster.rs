@@ -188,7 +188,7 @@ fn status_text(view: &ClusterView, place: &str) -> String {
         format!("jobs     {}", if jobs.is_empty() { "none".to_owned() } else { jobs.join(", ") }),
         format!("breaker  {}", breaker_text(&view.breaker)),
     ];
-    let voters = view.peers.iter().filter(|peer| peer.role != "learner").count();
+    let voters = view.peers.iter().filter(|peer| peer.votes()).count();
     let mut text = String::new();
     for line in lines.iter().chain(&members::status_lines(&view.members, voters)) {
         text.push_str(&crate::table::clean(line));

@@ -5,6 +5,7 @@ use super::failure::Failure;
 use crate::client::{fresh_request, unexpected};
 use clap::Args;
 use rota_protocol::api::{ApiReply, ApiRequest};
+use rota_protocol::follow::FollowView;
 use rota_protocol::members::{MembersAnswer, MembersAsk, MembersView};
 use serde_json::json;
 use std::io::{BufRead, IsTerminal, Read};
@@ -127,6 +128,21 @@ pub fn confirmed(word: &str) -> Result<bool, Failure> {
     Ok(answer.trim() == word)
 }
 
+/// How hosts that are no members get the log.
+fn follow_line(view: &FollowView) -> Option<String> {
+    let here = view.parent.map(|parent| {
+        format!("; this host asks host {parent} for the log, {} steps from the leader", view.depth)
+    });
+    (view.followers > 0 || here.is_some()).then(|| {
+        format!(
+            "members  up to {}; {} others follow their peers{}",
+            view.members_max,
+            view.followers,
+            here.unwrap_or_default()
+        )
+    })
+}
+
 /// Lines of `rota cluster status`.
 #[must_use]
 pub fn status_lines(view: &MembersView, voters: usize) -> Vec<String> {
@@ -136,6 +152,7 @@ pub fn status_lines(view: &MembersView, voters: usize) -> Vec<String> {
         view.tolerates,
         if view.epoch == 0 { String::new() } else { format!(" (epoch {})", view.epoch) }
     )];
+    lines.extend(follow_line(&view.follow));
     if !view.next.is_empty() {
         lines.push(format!("waits    {}", view.next));
     }

@@ -2,7 +2,7 @@
 //! functions live elsewhere in the crate and are handed over by `main`.
 
 use super::Failure;
-use crate::bench::planner;
+use crate::bench::{followers, planner};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -176,6 +176,8 @@ pub enum BenchKind {
     Soak(BenchSoakArgs),
     /// One tenant floods: what another feels, and whether anybody loses its leader
     Flood(BenchFloodArgs),
+    /// What hosts that are no members cost the leader, and when they see what was committed
+    Followers(followers::FollowersArgs),
     /// How long the planner takes for a round, in memory
     Plan(planner::PlanArgs),
     /// How long the planner takes to find what a queue is owed, in memory

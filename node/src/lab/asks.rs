@@ -53,7 +53,7 @@ impl Lab {
             let hosts = self.hosts().await.inspect_err(|error| last = error.to_string()).ok()?;
             let up = hosts.iter().filter(|host| host.state == HostState::Up).count();
             let view = self.cluster().await.inspect_err(|error| last = error.to_string()).ok()?;
-            let voters = view.peers.iter().filter(|peer| peer.role != "learner").count();
+            let voters = view.peers.iter().filter(|peer| peer.votes()).count();
             let states: Vec<_> = hosts.iter().map(|host| format!("{} {:?}", host.name, host.state)).collect();
             last = format!("{}, {voters} vote", states.join(", "));
             (up >= count && voters >= voters_wanted && view.leader.is_some()).then_some(())

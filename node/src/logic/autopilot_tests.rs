@@ -19,7 +19,7 @@ fn at(peer: Peer, zone: &str, rack: &str) -> Peer {
 }
 
 fn look(peers: Vec<Peer>) -> Look {
-    Look { me: HostId(1), peers }
+    Look { me: HostId(1), peers, members_max: MEMBERS_MAX }
 }
 
 fn ids(list: &[u64]) -> BTreeSet<HostId> {
@@ -37,6 +37,71 @@ fn check(peers: Vec<Peer>, expected: Option<Change>) -> String {
 fn every_admitted_host_follows_first() {
     let new = |id| Peer { member: false, lag: None, ..peer(id) };
     check(vec![voter(1), new(2), new(3)], Some(Change::Follow(ids(&[2, 3]))));
+}
+
+fn follower(id: u64) -> Peer {
+    Peer { member: false, lag: None, ..peer(id) }
+}
+
+/// Five voters, two that stand by, and others.
+fn large(others: impl IntoIterator<Item = Peer>) -> Vec<Peer> {
+    (1..=5).map(voter).chain((6..=7).map(peer)).chain(others).collect()
+}
+
+/// Above the limit nobody more is fed by the leader: who is lost is replaced by one that stands by, and that one by another.
+#[test]
+fn in_a_large_cluster_few_are_members() {
+    check(large((8..=1_000).map(follower)), None);
+    let mut hurt = large((8..=1_000).map(follower));
+    hurt[1] = lost(2);
+    check(hurt.clone(), Some(Change::Vote(ids(&[1, 3, 4, 5, 6]))));
+    hurt[1] = Peer { voter: false, ..lost(2) };
+    hurt[5] = voter(6);
+    check(hurt.clone(), Some(Change::Follow(ids(&[8]))));
+    hurt[7].member = true;
+    check(hurt.clone(), Some(Change::Release(ids(&[2]))));
+    hurt[1].member = false;
+    check(hurt, None);
+    // Where nobody stands by, a follower is taken in for a lost voter.
+    let mut bare = look(vec![voter(1), lost(2), voter(3), follower(4), follower(5)]);
+    bare.members_max = 3;
+    assert_eq!(decide(&bare).change, Some(Change::Follow(ids(&[4]))));
+    // Nobody lives that could: the lost one may come back.
+    let mut hurt = large([Peer { up: false, ..follower(8) }]);
+    hurt[6] = Peer { voter: false, ..lost(7) };
+    check(hurt, None);
+    // One that was never up is not waited for, and a whole rack does not stand by alone.
+    let joins = vec![voter(1), Peer { up: false, ..follower(2) }];
+    let joins = joins.into_iter().chain((3..=9).map(follower)).collect();
+    check(joins, Some(Change::Follow(ids(&[3, 4, 5, 6, 7, 8]))));
+}
+
+/// A cluster of an older build, or one whose limit was lowered, lets go of those who only follow.
+#[test]
+fn members_beyond_the_limit_are_let_go() {
+    let many = (1..=5).map(voter).chain((6..=9).map(peer)).collect();
+    let why = check(many, Some(Change::Release(ids(&[8, 9]))));
+    assert!(why.contains("7 members are enough"), "{why}");
+    let mut slow: Vec<Peer> = (1..=5).map(voter).chain((6..=8).map(peer)).collect();
+    slow[5].lag = Some(5_000);
+    check(slow, Some(Change::Release(ids(&[6]))));
+    let of = |members_max| Look { members_max, ..look((1..=9).map(follower).collect()) }.wanted();
+    assert_eq!([3, 4, 5, 6, 7, usize::MAX].map(of), [3, 3, 5, 5, 5, 5]);
+}
+
+/// Somebody wants a follower to vote: it becomes a member first, and one that is not needed goes.
+#[test]
+fn a_wished_follower_becomes_a_member_and_votes() {
+    let mut peers = large([follower(8), Peer { wished: true, ..follower(9) }]);
+    check(peers.clone(), Some(Change::Follow(ids(&[9]))));
+    peers[8].member = true;
+    // Until it is caught up it is one too many, and another one makes room.
+    check(peers.clone(), Some(Change::Release(ids(&[7]))));
+    peers[8].lag = Some(0);
+    check(peers.clone(), Some(Change::Vote(ids(&[1, 2, 3, 4, 9]))));
+    peers[4].voter = false;
+    peers[8].voter = true;
+    check(peers, Some(Change::Release(ids(&[7]))));
 }
 
 /// Fault R2: a host that is far behind does not vote, nor does one that never answered or never started.
@@ -181,6 +246,10 @@ impl World {
             match change {
                 Change::Follow(hosts) => peer.member |= hosts.contains(&peer.id),
                 Change::Vote(next) => peer.voter = next.contains(&peer.id),
+                Change::Release(hosts) => {
+                    assert!(!peer.voter || !hosts.contains(&peer.id), "a voter is let go");
+                    peer.member &= !hosts.contains(&peer.id);
+                }
                 Change::Forget(_) | Change::HandOver => {}
             }
             if peer.member && peer.lag.is_none() {

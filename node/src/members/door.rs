@@ -5,14 +5,15 @@ use crate::io::{clock, durable::write_atomic};
 use crate::logic::door::Doors;
 use crate::node::Node;
 use rota_consensus::Consensus;
+use rota_core::state::host::HostLife;
 use rota_protocol::HostId;
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::members::{Admission, NotLetIn, PeerLife};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Whether a host may speak here. One that was removed may for as long as it is a member: it is to hear of it, and its
-/// vote may still be needed to let it go.
+/// Whether a host may speak here. One that was removed may for as long as it is a member or holds a lease: it is to hear
+/// of it, and its vote may still be needed to let it go.
 #[must_use]
 pub fn admit(consensus: Option<&Consensus>, own: &PeerLife, from: HostId, life: &PeerLife) -> Admission {
     let Some(consensus) = consensus else {
@@ -27,7 +28,8 @@ pub fn admit(consensus: Option<&Consensus>, own: &PeerLife, from: HostId, life: 
     });
     let member = || {
         let members = consensus.members();
-        members.voters.contains(&from) || members.learners.contains(&from)
+        let follows = || consensus.read(|state| state.host(from).is_some_and(|host| host.life == HostLife::Up));
+        members.voters.contains(&from) || members.learners.contains(&from) || follows()
     };
     match refused {
         Some((NotLetIn::Removed, _)) if member() => Admission::LetIn(own.clone()),

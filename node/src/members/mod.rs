@@ -8,12 +8,14 @@
 //! | `life.rs` | which data directory this is, and which start on it |
 //! | `door.rs` | who is let in, and what to do when not let in |
 //! | `replace.rs` | `rota join --replace` |
+//! | `settings.rs` | `[membership]` |
 
 pub mod ask;
 pub mod backup;
 pub mod door;
 pub mod life;
 pub mod replace;
+pub mod settings;
 
 use crate::io::clock;
 use crate::logic::autopilot::{Autopilot, Change, DOMAINS, Look, Peer, advice, tolerates};
@@ -24,6 +26,7 @@ use rota_core::state::host::HostLife;
 use rota_protocol::RequestId;
 use rota_protocol::command::{Command, Proposal};
 use rota_protocol::error::PublicError;
+use rota_protocol::follow::FollowView;
 use rota_protocol::ids::HostId;
 use rota_protocol::job::Actor as Author;
 use rota_protocol::members::{DataLife, MemberChange, MembersView};
@@ -82,7 +85,29 @@ pub fn look(node: &Node) -> Look {
         };
         state.hosts().map(one).collect()
     });
-    Look { me: node.host, peers }
+    Look { me: node.host, peers, members_max: members_max(node) }
+}
+
+/// Up to how many hosts are members: all, as long as one of an older build might not know how to follow its peers.
+fn members_max(node: &Node) -> usize {
+    let knows = node.consensus.read(State::version) >= rota_consensus::follow::SINCE_VERSION;
+    if knows { node.config.membership.members_max() } else { usize::MAX }
+}
+
+/// How this host, and those that are no members, are fed.
+fn follow_view(node: &Node, look: &Look) -> FollowView {
+    let following = node.consensus.following();
+    let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    FollowView {
+        members_max: if look.members_max == usize::MAX { 0 } else { small(look.members_max) },
+        followers: small(look.peers.iter().filter(|peer| !peer.removed && !peer.member).count()),
+        parent: following.parent,
+        depth: following.depth,
+        children: small(following.children),
+        moves: following.moves,
+        snapshots: following.snapshots,
+        sent_bytes: node.net.sent_bytes(),
+    }
 }
 
 /// At the leader: takes the next step, if there is one, and leaves word of it.
@@ -109,7 +134,7 @@ pub async fn step(node: &Node) -> Result<(), PublicError> {
     let change = match change {
         Change::Follow(hosts) => Raft::Follow(hosts),
         Change::Vote(hosts) => Raft::Vote(hosts),
-        Change::Forget(hosts) => Raft::Forget(hosts),
+        Change::Forget(hosts) | Change::Release(hosts) => Raft::Forget(hosts),
         Change::HandOver => {
             tracing::info!(why = decision.why, "hands over the lead");
             return node.consensus.transfer_leader(None).await.map(|_| ());
@@ -135,6 +160,7 @@ async fn note(node: &Node, text: String) {
 
 /// Where membership stands, for people.
 pub fn view(node: &Node, look: &Look, state: &State) -> MembersView {
+    let follow = follow_view(node, look);
     let mut advice = advice(look);
     for (host, told, from, why) in node.net.one_way() {
         advice.push(format!(
@@ -150,6 +176,7 @@ pub fn view(node: &Node, look: &Look, state: &State) -> MembersView {
         next: lock(&node.membership.next).clone(),
         advice,
         notes: state.members().notes().cloned().collect(),
+        follow,
     }
 }
 

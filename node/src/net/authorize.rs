@@ -3,7 +3,7 @@
 //! Hosts are equal, so any of them may forward what users ask of it (`Submit`, `Cancel`, drains, tokens), and may
 //! propose what a leader proposes (`CommitPlan`, `Expire`, `AdmitHost`): it may lead tomorrow, and apply re-checks
 //! each. What a host says of *itself* is another matter: only it may renew its own lease, register itself and report
-//! its own attempts (fault S5). A lease relayed by a fellow peer is the one exception, because a host that is cut off
+//! its own attempts (fault S5). Leases relayed by fellow peers are the one exception, because a host that is cut off
 //! from the leader must be able to renew through others; a relay can keep a dead host's lease alive no longer than
 //! it goes on doing so, and it can grant that host nothing.
 
@@ -26,6 +26,7 @@ pub fn authorize(from: HostId, request: &PeerRequest) -> Result<(), PublicError>
             proposals.iter().try_for_each(|proposal| may_propose(from, &proposal.command))
         }
         PeerRequest::Renew { .. }
+        | PeerRequest::Renewals { .. }
         | PeerRequest::Raft { .. }
         | PeerRequest::ReadIndex
         | PeerRequest::ReadLog { .. }

@@ -87,6 +87,7 @@ fn is_repeatable(request: &PeerRequest) -> bool {
         | PeerRequest::ReadIndex
         | PeerRequest::Renew { .. }
         | PeerRequest::Clock
+        | PeerRequest::Renewals { .. }
         | PeerRequest::ReadLog { .. }
         | PeerRequest::FindLog { .. }
         | PeerRequest::Authority { .. }

@@ -81,6 +81,23 @@ pub async fn join(
     host_name: &str,
     my_addr: &str,
 ) -> Result<Identity, JoinError> {
+    Identity::check_absent(data)?;
+    let identity = admitted(data, token, peer_addr, host_name, my_addr).await?;
+    identity.store(data)?;
+    Ok(identity)
+}
+
+/// Joins the cluster, and keeps nothing: for hosts that live as long as this process. `data` is named in errors alone.
+///
+/// # Errors
+/// See [`JoinError`].
+pub async fn admitted(
+    data: &Path,
+    token: &str,
+    peer_addr: &str,
+    host_name: &str,
+    my_addr: &str,
+) -> Result<Identity, JoinError> {
     let token = TokenText::parse(token, TokenKind::Join)?;
     identity::check_name("host name", host_name)?;
     for addr in [peer_addr, my_addr] {
@@ -88,7 +105,6 @@ pub async fn join(
             return Err(JoinError::Addr(addr.chars().take(80).collect()));
         }
     }
-    Identity::check_absent(data)?;
     let key = ca::new_key().map_err(IdentityError::from)?;
     let request = JoinRequest {
         token: token.text().to_owned().into(),
@@ -97,9 +113,7 @@ pub async fn join(
         public_key_der: ca::public_key_der(&key),
     };
     let grant = ask(&token, peer_addr, &request).await?;
-    let identity = accept(data, &token, &request, grant, key.serialize_pem(), peer_addr)?;
-    identity.store(data)?;
-    Ok(identity)
+    accept(data, &token, &request, grant, key.serialize_pem(), peer_addr)
 }
 
 /// Asks, and asks again with the same request when the answer was lost or the cluster has no leader just now.

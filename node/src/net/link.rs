@@ -32,6 +32,7 @@ impl Class {
             | PeerRequest::ReadIndex
             | PeerRequest::Renew { .. }
             | PeerRequest::Clock
+            | PeerRequest::Renewals { .. }
             | PeerRequest::Hail(_) => Self::Raft,
             PeerRequest::Propose { .. }
             | PeerRequest::ReadLog { .. }

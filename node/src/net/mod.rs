@@ -4,7 +4,7 @@
 //! [`PeerHandler`]. Who a caller is comes from its certificate alone. Nothing here knows raft, jobs or devices.
 //!
 //! Map: `ca`, `identity`, `family`, `pem`, `files`, `secret` (who is who, on disk) - `tls`, `transport` (settings) - `addresses`, `link`, `dial`,
-//! `hail`, `call` (to others) - `server`, `serve`, `authorize` (from others) - `join`, `client`, `api_stream` (those who are
+//! `hail`, `call`, `counted` (to others) - `server`, `serve`, `authorize` (from others) - `join`, `client`, `api_stream` (those who are
 //! no peers) - `wire` (messages on streams) - `gossip` (membership and status, sans-io, and its driver).
 
 mod addresses;
@@ -13,6 +13,7 @@ mod authorize;
 mod ca;
 mod call;
 mod client;
+mod counted;
 mod dial;
 mod family;
 mod files;
@@ -44,7 +45,7 @@ pub use client::{ConnectError, connect_api};
 pub use family::family;
 pub use files::FileError;
 pub use identity::{Identity, IdentityError, found_as, found_cluster, keep_keys_out_of_dumps};
-pub use join::{JoinError, issue, join, join_request_id};
+pub use join::{JoinError, admitted, issue, join, join_request_id};
 pub use renewal::{new_authority, print_of_key};
 pub use rota_consensus::{LinkError, PeerLink};
 pub use secret::{TokenError, TokenKind, TokenText, hash_secret, mint_secret, same_secret};
@@ -55,6 +56,7 @@ pub use validity::{stamp, validity_s};
 
 use addresses::{Addresses, By};
 use bytes::Bytes;
+use counted::Counted;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use link::{Class, Link};
@@ -68,6 +70,7 @@ use rota_protocol::{ClusterId, HostId};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -182,6 +185,8 @@ struct Inner {
     /// Where some host may be, whichever it is.
     anybody: Vec<String>,
     gossip_waiting: Arc<Semaphore>,
+    /// Bytes that left by the port.
+    sent: Arc<AtomicU64>,
 }
 
 impl Net {
@@ -195,13 +200,15 @@ impl Net {
         let dialler = dial::Dialler::new(&identity, &timings)?;
         let runtime = quinn::default_runtime().ok_or(NetError::NoRuntime)?;
         let settings = transport::endpoint(&identity, rng_seed);
+        let sent = Arc::new(AtomicU64::new(0));
         let endpoint = match socket {
-            Some(socket) => {
-                Endpoint::new_with_abstract_socket(settings, Some(server_config), socket, runtime)
-            }
-            None => std::net::UdpSocket::bind(listen)
-                .and_then(|socket| Endpoint::new(settings, Some(server_config), socket, runtime)),
+            Some(socket) => Ok(socket),
+            None => std::net::UdpSocket::bind(listen).and_then(|socket| runtime.wrap_udp_socket(socket)),
         }
+        .and_then(|socket| {
+            let socket = Counted::new(socket, sent.clone());
+            Endpoint::new_with_abstract_socket(settings, Some(server_config), socket, runtime)
+        })
         .map_err(|source| NetError::Listen { addr: listen, source })?;
         let inner = Arc::new(Inner {
             host: identity.host,
@@ -218,6 +225,7 @@ impl Net {
             addresses: Mutex::default(),
             anybody,
             gossip_waiting: Arc::new(Semaphore::new(GOSSIP_WAITING_MAX)),
+            sent,
         });
         for (host, addr) in &identity.seeds {
             inner.set_address(*host, addr.clone(), By::State);
@@ -233,6 +241,12 @@ impl Net {
     /// The socket does not know.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.inner.endpoint.local_addr()
+    }
+
+    /// Bytes that have left by the port, headers of UDP and below left out.
+    #[must_use]
+    pub fn sent_bytes(&self) -> u64 {
+        self.inner.sent.load(Ordering::Relaxed)
     }
 
     /// Sends a gossip datagram, if it can be had without waiting: unreliable, as a network is. Longer ones than

@@ -1,12 +1,14 @@
 //! Fixed values of what is said about membership.
 
-use super::values::text;
+use super::values::{error, text};
 use rota_protocol::command::Command;
 use rota_protocol::error::{ErrorCode, PublicError};
+use rota_protocol::follow::FollowView;
 use rota_protocol::members::{
     Admission, DataLife, MemberChange, MemberNote, MembersAnswer, MembersAsk, MembersView, NotLetIn, PeerLife,
 };
-use rota_protocol::{HostId, RequestId};
+use rota_protocol::peer::{PeerReply, PeerRequest, Renewal};
+use rota_protocol::{HostId, LeaseEpoch, RequestId};
 
 fn life() -> DataLife {
     DataLife { data: u128::MAX / 3, starts: 301, session: 0x0123_4567_89ab_cdef }
@@ -65,5 +67,24 @@ pub(crate) fn view() -> MembersView {
         next: text("n4 is not caught up"),
         advice: vec![text("n2 is lost")],
         notes: vec![MemberNote { at_ms: 301, text: text("n4 votes") }],
+        follow: FollowView {
+            members_max: 7,
+            followers: 993,
+            parent: Some(HostId(6)),
+            depth: 2,
+            children: 16,
+            moves: 1,
+            snapshots: 3,
+            sent_bytes: 70_000,
+        },
     }
+}
+
+pub(crate) fn renewals() -> PeerRequest {
+    PeerRequest::Renewals { renewals: vec![(HostId(7), LeaseEpoch(3)), (HostId(301), LeaseEpoch(1))], hops: 2 }
+}
+
+pub(crate) fn renewed() -> PeerReply {
+    let refused = Renewal::Refused(error());
+    PeerReply::Renewals(vec![Renewal::Renewed, Renewal::NotLeader { leader: Some(HostId(2)) }, refused])
 }

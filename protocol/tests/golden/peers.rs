@@ -56,6 +56,7 @@ pub(crate) fn peer_requests() -> Vec<(&'static str, PeerRequest)> {
         ("Authority", super::trust::peer_request()),
         ("Hail", PeerRequest::Hail(super::members::peer_life())),
         ("Clock", PeerRequest::Clock),
+        ("Renewals", super::members::renewals()),
     ]
 }
 
@@ -85,6 +86,7 @@ pub(crate) fn peer_replies() -> Vec<(&'static str, PeerReply)> {
             PeerReply::Lead(LeadNews::Moved(LeadMoved { from: HostId(1), to: HostId(2), took_ms: 31 })),
         ),
         ("Authority", super::trust::peer_reply()),
+        ("Renewals", super::members::renewed()),
     ];
     replies.extend(ADMISSIONS.into_iter().zip(admissions));
     replies.push(("Clock", PeerReply::Clock { boot: BootId(7), boottime_us: 86_400_000_000 }));

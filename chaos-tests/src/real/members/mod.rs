@@ -3,6 +3,7 @@
 
 mod churn;
 mod data;
+mod follow;
 mod identity;
 mod power;
 mod recovery;
@@ -26,8 +27,9 @@ pub type Running<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Row, LabErro
 pub type Try = for<'a> fn(&'a Bench) -> Running<'a>;
 
 /// All rows, in the order of the table.
-pub const ROWS: [(&str, Try); 13] = [
+pub const ROWS: [(&str, Try); 14] = [
     ("R1", |bench| Box::pin(churn::under_kills(bench))),
+    ("R4", |bench| Box::pin(follow::parent_killed(bench))),
     ("R11", |bench| Box::pin(churn::voter_gone(bench))),
     ("R076", |bench| Box::pin(churn::wrong_order(bench))),
     ("R6", |bench| Box::pin(identity::wiped_under_its_old_id(bench))),
@@ -58,7 +60,7 @@ fn ms(since: Instant) -> u64 {
 
 /// Hosts that vote, by a confirmed answer.
 fn voters(view: &ClusterView) -> BTreeSet<HostId> {
-    view.peers.iter().filter(|peer| peer.role != "learner").map(|peer| peer.host).collect()
+    view.peers.iter().filter(|peer| peer.votes()).map(|peer| peer.host).collect()
 }
 
 /// Waits until the cluster's confirmed view is so.

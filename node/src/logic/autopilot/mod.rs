@@ -1,5 +1,5 @@
-//! Who votes: the leader's decisions. All admitted hosts follow the log; one, three or five of them vote, as far apart
-//! as their labels say, and one that is lost is replaced by one that is caught up.
+//! Who votes: the leader's decisions. One, three or five hosts vote, as far apart as their labels say, and one that is lost
+//! is replaced by one that is caught up. Who is a member at all is `standby.rs`'s to say.
 //!
 //! Pure: a look at the cluster goes in, at most one change and the reason for it come out. The laws: one change at a
 //! time, with a pause behind it; an odd number of voters; never a set of voters without a living majority; nobody votes
@@ -7,8 +7,10 @@
 
 mod advice;
 mod spread;
+mod standby;
 
 pub use advice::{advice, refusal, tolerates};
+pub use standby::MEMBERS_MAX;
 
 use rota_protocol::HostId;
 use std::collections::BTreeSet;
@@ -35,7 +37,7 @@ pub struct Peer {
     pub lost: bool,
     /// It was removed from the cluster.
     pub removed: bool,
-    /// It follows the log.
+    /// The leader feeds it; others follow their peers.
     pub member: bool,
     /// It votes.
     pub voter: bool,
@@ -65,6 +67,8 @@ pub struct Look {
     pub me: HostId,
     /// All hosts that are or were part of the cluster, by number.
     pub peers: Vec<Peer>,
+    /// Up to so many hosts are members; those of a smaller cluster all are.
+    pub members_max: usize,
 }
 
 /// One change.
@@ -76,6 +80,8 @@ pub enum Change {
     Vote(BTreeSet<HostId>),
     /// Let these, which were removed, follow no more.
     Forget(BTreeSet<HostId>),
+    /// Let these follow their peers instead of the leader.
+    Release(BTreeSet<HostId>),
     /// Let another voter lead: this host was removed.
     HandOver,
 }
@@ -136,7 +142,9 @@ impl Look {
     /// How many hosts should vote.
     #[must_use]
     pub fn wanted(&self) -> usize {
-        voters_wanted(self.peers.iter().filter(|peer| !peer.removed).count())
+        let hosts = self.peers.iter().filter(|peer| !peer.removed).count();
+        // Of so few members an odd number.
+        voters_wanted(hosts).min(self.members_max.saturating_sub(1) / 2 * 2 + 1)
     }
 
     fn is_up(&self, id: HostId) -> bool {
@@ -152,10 +160,10 @@ impl Look {
 /// The next step of a leader that looks at a cluster in which no change is under way.
 #[must_use]
 pub fn decide(look: &Look) -> Decision {
-    let strangers = look.ids(|peer| !peer.removed && !peer.member);
-    if !strangers.is_empty() {
-        let why = format!("{} joined and follows now", look.names(&strangers));
-        return Decision::change(Change::Follow(strangers), why);
+    if look.is_small()
+        && let Some(drafted) = standby::draft(look)
+    {
+        return drafted;
     }
     let decision = voters(look);
     if let Decision { change: Some(Change::Vote(next)), .. } = &decision
@@ -166,10 +174,13 @@ pub fn decide(look: &Look) -> Decision {
     if decision.change.is_some() {
         return decision;
     }
+    if let Some(drafted) = standby::draft(look) {
+        return drafted;
+    }
     // A host that was removed goes on following until its lease is over: it is to hear that its work must end.
     let gone = look.ids(|peer| peer.removed && peer.member && !peer.voter && !peer.up);
     if gone.is_empty() {
-        return decision;
+        return standby::release(look).unwrap_or(decision);
     }
     let why = format!("{} was removed and follows no more", look.names(&gone));
     Decision::change(Change::Forget(gone), why)

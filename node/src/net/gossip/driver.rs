@@ -5,7 +5,7 @@ use crate::net::Net;
 use rota_protocol::HostId;
 use rota_protocol::gossip::{GossipMember, StatusDigest};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{broadcast, mpsc};
@@ -106,6 +106,12 @@ impl GossipHandle {
     #[must_use]
     pub fn seen(&self, host: HostId) -> Seen {
         self.shared.lock().seen(host)
+    }
+
+    /// How all other hosts are seen.
+    #[must_use]
+    pub fn all_seen(&self) -> BTreeMap<HostId, Seen> {
+        self.shared.lock().all_seen()
     }
 
     /// A host's news, none if stale.

@@ -25,6 +25,7 @@ use foca_rand::rngs::SmallRng;
 use rota_protocol::HostId;
 use rota_protocol::gossip::{GossipMember, StatusDigest};
 use rota_protocol::limits::GOSSIP_BYTES_MAX;
+use std::collections::BTreeMap;
 use std::num::{NonZeroU8, NonZeroUsize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -267,6 +268,17 @@ impl Gossip {
             Some(foca::State::Down) => Seen::Down,
             None => Seen::Unknown,
         }
+    }
+
+    /// How every other host is seen that was ever heard of: one look, where one for each host would look at all of them.
+    #[must_use]
+    pub fn all_seen(&self) -> BTreeMap<HostId, Seen> {
+        let seen = |state| match state {
+            foca::State::Alive => Seen::Alive,
+            foca::State::Suspect => Seen::Suspect,
+            foca::State::Down => Seen::Down,
+        };
+        self.foca.iter_membership_state().map(|m| (m.id().0.host, seen(m.state()))).collect()
     }
 
     /// A host's news, its own included; none if the last are older than three periods (fault N12).

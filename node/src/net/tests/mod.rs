@@ -123,7 +123,7 @@ impl PeerHandler for Recorder {
                 | PeerRequest::Clock
                 | PeerRequest::Hail(_) => PeerReply::Done,
                 PeerRequest::ReadIndex => PeerReply::ReadIndex { index: from.0 },
-                PeerRequest::Renew { .. } => PeerReply::Renewed,
+                PeerRequest::Renew { .. } | PeerRequest::Renewals { .. } => PeerReply::Renewed,
                 // Too large for a frame.
                 PeerRequest::Signal { .. } => {
                     PeerReply::Raft { body: vec![0; rota_protocol::limits::FRAME_BYTES_MAX] }

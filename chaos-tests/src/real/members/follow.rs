@@ -1,0 +1,104 @@
+//! Hosts that are no members: the one that they get the log from dies under load (R4).
+
+use super::{equal, ms, until, until_host};
+use crate::real::Bench;
+use crate::real::row::Row;
+use rota_node::lab::{Lab, LabError, wait_for};
+use rota_node::lab_work::{Stubborn, Witness, shell_job, true_job, with_gpus};
+use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
+use rota_protocol::ids::HostId;
+use rota_protocol::view::{ClusterView, HostState};
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+/// Until all that was committed meanwhile is at every follower, in ms.
+const VISIBLE_MS: u64 = 10_000;
+/// Voters; nobody else is a member.
+const VOTERS: usize = 3;
+/// Hosts that follow.
+const FOLLOWERS: usize = 3;
+/// Longest that anything here may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a host itself knows, confirmed by nobody.
+async fn own_view(lab: &Lab, at: usize) -> Option<ClusterView> {
+    let request = ApiRequest::Cluster { freshness: Freshness::Stale };
+    match lab.peers[at].client().await.ok()?.call(request).await {
+        Ok(ApiReply::Cluster(view)) => Some(*view),
+        _ => None,
+    }
+}
+
+/// Three voters and three hosts that follow, each with one card and a task on it.
+async fn grown(bench: &Bench) -> Result<Lab, LabError> {
+    let change = |options: &mut rota_node::lab::LabOptions| {
+        options.sim_gpus = Some("1xH100:80GiB".into());
+        options.config = Some("[membership]\nmembers_max = 3\n".into());
+    };
+    let mut lab = bench.lab("R4", VOTERS, change).await?;
+    for _ in 0..FOLLOWERS {
+        let new = lab.grow(0).await?;
+        lab.spawn(new)?;
+        until_host(&lab, lab.peers[new].host, HostState::Up).await?;
+    }
+    until(&lab, "three follow", |view| {
+        view.peers.iter().filter(|peer| peer.role == "follower").count() == FOLLOWERS
+            && view.members.follow.followers == 3
+    })
+    .await?;
+    Ok(lab)
+}
+
+/// The peer that a host asks for the log, once it is one that does not lead.
+async fn parent(lab: &Lab, at: usize) -> Result<HostId, LabError> {
+    wait_for("a parent that does not lead", PATIENCE, async || {
+        let view = own_view(lab, at).await?;
+        view.members.follow.parent.filter(|parent| Some(*parent) != view.leader)
+    })
+    .await
+}
+
+/// R4: the parent of a follower dies while tasks run there and jobs come in.
+pub(super) async fn parent_killed(bench: &Bench) -> Result<Row, LabError> {
+    let what = "a follower's parent is killed under load: until all is visible at every follower";
+    let mut row = Row::new("R4", what, Some(VISIBLE_MS));
+    let mut lab = grown(bench).await?;
+    let witness = Witness::new(&bench.dir.join("R4"));
+    for round in 0..bench.rounds.max(1) {
+        let mut client = Stubborn::new(&lab, 0);
+        client.patience = Duration::from_secs(1);
+        let mut jobs = Vec::new();
+        for _ in 0..VOTERS + FOLLOWERS {
+            jobs.push(client.submit(with_gpus(shell_job("held", &witness.script("sleep 12")), 1)).await?);
+        }
+        until(&lab, "a task on every host", |view| view.jobs.get("running").copied().unwrap_or(0) >= 6).await?;
+        let above = parent(&lab, VOTERS).await?;
+        let victim = lab.peers.iter().position(|peer| peer.host == above).unwrap_or(0);
+        lab.signal(victim, Signal::KILL)?;
+        let killed = Instant::now();
+        let mut client = Stubborn::without(&lab, victim);
+        for _ in 0..50 {
+            jobs.push(client.submit(true_job("meanwhile")).await?);
+        }
+        let index = lab.cluster().await?.applied;
+        for at in VOTERS..VOTERS + FOLLOWERS {
+            wait_for("all visible", PATIENCE, async || {
+                own_view(&lab, at).await.filter(|view| view.applied >= index).map(|_| ())
+            })
+            .await?;
+        }
+        row.ran(ms(killed));
+        let now = own_view(&lab, VOTERS).await.and_then(|view| view.members.follow.parent);
+        row.must(now.is_some_and(|now| now != above), || format!("round {round}: it still asks {now:?}"));
+        lab.spawn(victim)?;
+        lab.until_answers(victim).await?;
+        let rows = client.until_done(&jobs, PATIENCE, |_, _| {}).await?;
+        let done = rows.iter().filter(|one| jobs.contains(&one.job) && one.state.is_terminal()).count();
+        row.must(done == jobs.len(), || format!("round {round}: {done} of {} jobs ended", jobs.len()));
+        row.must(witness.run_twice() == 0, || format!("round {round}: a task was started again"));
+        let lost: Vec<_> = lab.hosts().await?.into_iter().filter(|host| host.state != HostState::Up).collect();
+        row.must(lost.is_empty(), || format!("round {round}: leases were lost: {lost:?}"));
+        equal(&lab, &mut row).await?;
+    }
+    Ok(row)
+}
