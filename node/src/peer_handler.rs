@@ -17,8 +17,8 @@ use rota_protocol::command::{Command, Outcome, Proposal};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::{HostId, LeaseEpoch, RequestId};
 use rota_protocol::job::Actor;
-use rota_protocol::members::{Admission, NotLetIn, PeerLife};
 use rota_protocol::limits::RENEWALS_MAX;
+use rota_protocol::members::{Admission, NotLetIn, PeerLife};
 use rota_protocol::peer::{JoinReply, JoinRequest, PeerReply, PeerRequest, Renewal};
 use rota_protocol::trust::TrustChange;
 use std::sync::{Arc, OnceLock};
@@ -235,11 +235,7 @@ fn refused(code: ErrorCode, why: impl Into<String>) -> Renewal {
 }
 
 /// Puts one renewal into the book. `Err`: what is answered at once.
-fn take_renewal(
-    node: &Node,
-    host: HostId,
-    epoch: LeaseEpoch,
-) -> Result<oneshot::Receiver<bool>, Renewal> {
+fn take_renewal(node: &Node, host: HostId, epoch: LeaseEpoch) -> Result<oneshot::Receiver<bool>, Renewal> {
     let unfit = node.consensus.read(|state| {
         if let Some(why) = state.trust().revoked(host) {
             return Some(format!("host {host} was revoked: {}", why.reason));

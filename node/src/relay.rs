@@ -160,13 +160,19 @@ mod tests {
             counted.fetch_add(1, Ordering::SeqCst);
             assert_eq!(hops, 3, "one more than the farthest");
             let odd = |host: HostId| !host.0.is_multiple_of(2);
-            let answer = |(host, _)| if odd(host) { Renewal::Renewed } else { Renewal::NotLeader { leader: None } };
+            let answer =
+                |(host, _)| if odd(host) { Renewal::Renewed } else { Renewal::NotLeader { leader: None } };
             let answers = renewals.into_iter().map(answer).collect();
             async move { answers }.boxed()
         });
         let relay = Relay::default();
         let handed = (0..1_000).map(|id| {
-            relay.hand_on(above.clone(), 3_000, vec![(HostId(id), LeaseEpoch(1))], if id == 9 { 2 } else { 0 })
+            relay.hand_on(
+                above.clone(),
+                3_000,
+                vec![(HostId(id), LeaseEpoch(1))],
+                if id == 9 { 2 } else { 0 },
+            )
         });
         let answers = join_all(handed).await;
         assert_eq!(calls.load(Ordering::SeqCst), 1);
@@ -178,7 +184,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_goes_in_a_ring_ends() {
         let above: Above = Arc::new(|_, _| unreachable!("it was handed on often enough"));
-        let answers = Relay::default().hand_on(above, 3_000, vec![(HostId(1), LeaseEpoch(1))], HOPS_MAX).await;
+        let answers =
+            Relay::default().hand_on(above, 3_000, vec![(HostId(1), LeaseEpoch(1))], HOPS_MAX).await;
         assert!(matches!(&answers[..], [Renewal::Refused(error)] if error.code == ErrorCode::NoLeader));
     }
 

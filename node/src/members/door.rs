@@ -28,7 +28,8 @@ pub fn admit(consensus: Option<&Consensus>, own: &PeerLife, from: HostId, life: 
     });
     let member = || {
         let members = consensus.members();
-        let follows = || consensus.read(|state| state.host(from).is_some_and(|host| host.life == HostLife::Up));
+        let follows =
+            || consensus.read(|state| state.host(from).is_some_and(|host| host.life == HostLife::Up));
         members.voters.contains(&from) || members.learners.contains(&from) || follows()
     };
     match refused {

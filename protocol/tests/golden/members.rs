@@ -81,7 +81,10 @@ pub(crate) fn view() -> MembersView {
 }
 
 pub(crate) fn renewals() -> PeerRequest {
-    PeerRequest::Renewals { renewals: vec![(HostId(7), LeaseEpoch(3)), (HostId(301), LeaseEpoch(1))], hops: 2 }
+    PeerRequest::Renewals {
+        renewals: vec![(HostId(7), LeaseEpoch(3)), (HostId(301), LeaseEpoch(1))],
+        hops: 2,
+    }
 }
 
 pub(crate) fn renewed() -> PeerReply {

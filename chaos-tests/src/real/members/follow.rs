@@ -71,7 +71,8 @@ pub(super) async fn parent_killed(bench: &Bench) -> Result<Row, LabError> {
         for _ in 0..VOTERS + FOLLOWERS {
             jobs.push(client.submit(with_gpus(shell_job("held", &witness.script("sleep 12")), 1)).await?);
         }
-        until(&lab, "a task on every host", |view| view.jobs.get("running").copied().unwrap_or(0) >= 6).await?;
+        until(&lab, "a task on every host", |view| view.jobs.get("running").copied().unwrap_or(0) >= 6)
+            .await?;
         let above = parent(&lab, VOTERS).await?;
         let victim = lab.peers.iter().position(|peer| peer.host == above).unwrap_or(0);
         lab.signal(victim, Signal::KILL)?;
@@ -96,7 +97,8 @@ pub(super) async fn parent_killed(bench: &Bench) -> Result<Row, LabError> {
         let done = rows.iter().filter(|one| jobs.contains(&one.job) && one.state.is_terminal()).count();
         row.must(done == jobs.len(), || format!("round {round}: {done} of {} jobs ended", jobs.len()));
         row.must(witness.run_twice() == 0, || format!("round {round}: a task was started again"));
-        let lost: Vec<_> = lab.hosts().await?.into_iter().filter(|host| host.state != HostState::Up).collect();
+        let lost: Vec<_> =
+            lab.hosts().await?.into_iter().filter(|host| host.state != HostState::Up).collect();
         row.must(lost.is_empty(), || format!("round {round}: leases were lost: {lost:?}"));
         equal(&lab, &mut row).await?;
     }

@@ -45,7 +45,12 @@ impl Arrivals {
     }
 
     /// How long after its client had heard of it each job was at all hosts; none before the last one is.
-    pub(super) fn complete(&self, accepted: &[Accepted], hosts: usize, log: &LightLog) -> Option<Vec<Duration>> {
+    pub(super) fn complete(
+        &self,
+        accepted: &[Accepted],
+        hosts: usize,
+        log: &LightLog,
+    ) -> Option<Vec<Duration>> {
         let seen = self.lock();
         let mut at: BTreeMap<RequestId, Instant> = BTreeMap::new();
         for (index, (count, last)) in &seen.indices {

@@ -129,7 +129,12 @@ fn follower(id: HostId, site: &Arc<Site>) -> LightFollower {
         hosts: sorted(site.all().into_keys()),
         fan_out: FAN_OUT,
     };
-    LightFollower::new(id, site.log.clone(), known, Box::new(move |first, last| told.arrivals.note(first, last)))
+    LightFollower::new(
+        id,
+        site.log.clone(),
+        known,
+        Box::new(move |first, last| told.arrivals.note(first, last)),
+    )
 }
 
 impl SimHost {
@@ -214,7 +219,8 @@ impl Core {
     /// Whom it hands renewals to: the one that it follows, and if that does not answer, the leader.
     fn above(&self) -> Vec<HostId> {
         let follower = self.follower();
-        let mut above: Vec<HostId> = follower.following().parent.into_iter().chain(follower.leader()).collect();
+        let mut above: Vec<HostId> =
+            follower.following().parent.into_iter().chain(follower.leader()).collect();
         above.dedup();
         above
     }
@@ -251,8 +257,7 @@ impl Core {
             version: env!("CARGO_PKG_VERSION").into(),
             notes: HostNotes { reads: version::NEWEST, ..HostNotes::default() },
         };
-        let registration =
-            HostRegistration { boot: BootId(self.me.0.into()), addr: addr.to_owned(), facts };
+        let registration = HostRegistration { boot: BootId(self.me.0.into()), addr: addr.to_owned(), facts };
         let commands = [
             Command::Members(MemberChange::Started { host: self.me, life: life.life }),
             Command::RegisterHost { host: self.me, registration },
@@ -311,10 +316,12 @@ impl PeerHandler for Handler {
         let (follower, core) = (self.0.follower(), Arc::clone(&self.0));
         async move {
             match request {
-                PeerRequest::Raft { call: RaftCall::Follow, body } => match follower.answer(from, &body).await {
-                    Ok(body) => PeerReply::Raft { body },
-                    Err(error) => PeerReply::Refused(error),
-                },
+                PeerRequest::Raft { call: RaftCall::Follow, body } => {
+                    match follower.answer(from, &body).await {
+                        Ok(body) => PeerReply::Raft { body },
+                        Err(error) => PeerReply::Refused(error),
+                    }
+                }
                 PeerRequest::Renew { host, epoch, .. } => {
                     match core.hand_on(vec![(host, epoch)], 0).await.pop() {
                         Some(Renewal::Renewed) => PeerReply::Renewed,

@@ -22,7 +22,7 @@ use crate::lab_work::Stubborn;
 use crate::logic::lease::LeaseParams;
 use arrivals::Arrivals;
 use clap::Args;
-use host::{Counts, Site, SimHost};
+use host::{Counts, SimHost, Site};
 use rota_protocol::api::{ApiReply, ApiRequest};
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::{HostId, RequestId};

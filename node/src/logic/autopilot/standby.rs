@@ -51,7 +51,14 @@ pub(super) fn release(look: &Look) -> Option<Decision> {
     let mut free: Vec<&Peer> = members.filter(|peer| !peer.voter && peer.id != look.me).collect();
     // Those of least use first.
     free.sort_by_key(|peer| {
-        (peer.wished, peer.up, !peer.lost, peer.lag.is_some(), u64::MAX - peer.lag.unwrap_or(0), u64::MAX - peer.id.0)
+        (
+            peer.wished,
+            peer.up,
+            !peer.lost,
+            peer.lag.is_some(),
+            u64::MAX - peer.lag.unwrap_or(0),
+            u64::MAX - peer.id.0,
+        )
     });
     let lost = if spare { free.iter().filter(|peer| peer.lost && !peer.wished).count() } else { 0 };
     let out: BTreeSet<HostId> = free.iter().take(over.max(lost)).map(|peer| peer.id).collect();
