@@ -20,7 +20,6 @@ use crate::io::usage::{cpu_ms, rss_kib};
 use crate::lab::{Lab, LabError, Peer, new_request, wait_for};
 use crate::lab_work::Stubborn;
 use crate::logic::lease::LeaseParams;
-use arrivals::Arrivals;
 use clap::Args;
 use host::{Counts, SimHost, Site};
 use rota_protocol::api::{ApiReply, ApiRequest};
