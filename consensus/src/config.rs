@@ -3,6 +3,7 @@
 //! What this is not: no behaviour. openraft's own names do not leave this crate, except through here to its modules.
 
 use crate::disk::{self, Disk};
+use crate::handing::ENTRIES_TIMES;
 use openraft::impls::leader_id_std;
 use rota_protocol::command::Outcome;
 use rota_protocol::ids::{ClusterId, HostId};
@@ -261,8 +262,8 @@ pub(crate) fn raft_config(
         max_payload_entries: 256,
         // Asked for by `start::keep_log_short`, which knows how large the state is.
         snapshot_policy: openraft::SnapshotPolicy::Never,
-        // More than the snapshot interval, or a snapshot would not end a follower's lag.
-        replication_lag_threshold: tuning.snapshot_entries * SNAPSHOT_ENTRIES_TIMES * 2,
+        // More than the longest snapshot interval, or a snapshot would not end a follower's lag.
+        replication_lag_threshold: tuning.snapshot_entries * SNAPSHOT_ENTRIES_TIMES * ENTRIES_TIMES * 2,
         max_in_snapshot_log_to_keep: tuning.keep_entries,
         purge_batch_size: 1,
         // openraft's default of 65,536 slots each costs tens of MiB; the proposer bounds what is in flight.

@@ -14,6 +14,7 @@ mod compare;
 mod config;
 pub mod disk;
 pub mod follow;
+mod handing;
 mod inbound;
 mod incoming;
 pub mod inspect;

@@ -1,6 +1,7 @@
 //! openraft's calls to other peers, over the link. Peers are named by id alone; the link knows where they are.
 
 use crate::config::{CHUNK_BYTES, Rota, Timings, Vote};
+use crate::handing::Handing;
 use crate::link::{LinkError, PeerLink};
 use crate::pipeline;
 use crate::room::Room;
@@ -43,11 +44,18 @@ pub(crate) struct Network {
     link: Arc<dyn PeerLink>,
     timings: Timings,
     room: Arc<Room>,
+    handing: Arc<Handing>,
 }
 
 impl Network {
-    pub(crate) fn new(me: HostId, link: Arc<dyn PeerLink>, timings: Timings, room: Arc<Room>) -> Self {
-        Self { me: me.0, target: me.0, link, timings, room }
+    pub(crate) fn new(
+        me: HostId,
+        link: Arc<dyn PeerLink>,
+        timings: Timings,
+        room: Arc<Room>,
+        handing: Arc<Handing>,
+    ) -> Self {
+        Self { me: me.0, target: me.0, link, timings, room, handing }
     }
 
     async fn call(&self, call: RaftCall, body: Vec<u8>, ttl: Duration) -> Result<Vec<u8>, RPCError<Rota>> {
@@ -108,6 +116,7 @@ impl Network {
         let total = snapshot.bytes;
         let mut offset = 0;
         loop {
+            self.handing.piece(HostId(self.target));
             let file = snapshot.clone();
             let piece = crate::runtime::blocking(move || file.piece(offset, CHUNK_BYTES))
                 .await

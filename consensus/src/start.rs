@@ -3,6 +3,7 @@
 use crate::compare::Comparer;
 use crate::config::{ConsensusConfig, Raft, SNAPSHOT_ENTRIES_TIMES, Tuning, raft_config};
 use crate::follow;
+use crate::handing::{BYTES_MORE, ENTRIES_TIMES, Handing};
 use crate::inbound::Inbound;
 use crate::leadership::{self, Watched};
 use crate::link::PeerLink;
@@ -55,7 +56,8 @@ pub(crate) async fn start(
     let shared = machine.0.clone();
     offline::check_joined(log.0.memory().purged.as_ref(), shared.snapshot_index())?;
     let room = Arc::new(Room::default());
-    let network = Network::new(host, link.clone(), timings, room.clone());
+    let handing = Arc::new(Handing::default());
+    let network = Network::new(host, link.clone(), timings, room.clone(), handing.clone());
     let raft = Raft::new(host.0, raft_config, network, log.clone(), machine)
         .await
         .map_err(|e| StartError::Raft(e.to_string()))?;
@@ -85,7 +87,8 @@ pub(crate) async fn start(
     let (reader, readers) = reader(&raft, host, link, lease, &watched, &shared, log.clone());
     tasks.extend(readers);
     let surroundings = (tuning.disk.clone(), tuning.faults.trusting);
-    tasks.push(spawn(keep_log_short(raft.clone(), log.clone(), shared.clone(), tuning)));
+    let short = keep_log_short(raft.clone(), log.clone(), shared.clone(), handing.clone(), tuning);
+    tasks.push(spawn(short));
     let inbound = Inbound::new(raft.clone(), log.clone(), cluster, &dir, heard.clone(), surroundings);
     let inbound = Arc::new(inbound);
     let own = follow::Own::new(host, &raft, (&log, &shared), &inbound, (&heard, &watched), timings);
@@ -94,7 +97,7 @@ pub(crate) async fn start(
         host,
         timings,
         inbound,
-        follow: follow::Server::new(own.clone()),
+        follow: follow::Server::new(own.clone(), handing),
         own,
         raft,
         log,
@@ -170,7 +173,13 @@ async fn open_log(
 
 /// Takes snapshots, and keeps the log's weight in memory bounded. A log that is too heavy is first cut up to the last
 /// snapshot, and then, if that was not enough, a new snapshot is taken.
-async fn keep_log_short(raft: Raft, log: LogStore, shared: Arc<Shared>, tuning: Tuning) {
+async fn keep_log_short(
+    raft: Raft,
+    log: LogStore,
+    shared: Arc<Shared>,
+    handing: Arc<Handing>,
+    tuning: Tuning,
+) {
     let mut applied = shared.applied();
     let mut next_snapshot_at = 0;
     while applied.changed().await.is_ok() {
@@ -178,11 +187,14 @@ async fn keep_log_short(raft: Raft, log: LogStore, shared: Arc<Shared>, tuning: 
         let (covered, weight) = (shared.snapshot_index(), shared.snapshot_bytes());
         // A snapshot costs as much as the state is large, so a large state makes them rarer.
         let limit = tuning.snapshot_log_bytes.max(usize::try_from(weight).unwrap_or(usize::MAX));
+        // Whoever takes one now goes on with what is behind it.
+        let (more, times) = if handing.any() { (BYTES_MORE, ENTRIES_TIMES) } else { (0, 1) };
+        let limit = limit.saturating_add(more);
         let (bytes, first) = {
             let memory = log.0.memory();
             (memory.bytes(), memory.first_index())
         };
-        let many = index.saturating_sub(covered.unwrap_or(0)) >= entries_max(&tuning, weight);
+        let many = index.saturating_sub(covered.unwrap_or(0)) >= entries_max(&tuning, weight) * times;
         let asked = if bytes >= limit && covered.is_some() && covered >= first {
             raft.trigger().purge_log(covered.unwrap_or(0)).await
         } else if (bytes >= limit || many) && index >= next_snapshot_at {

@@ -21,9 +21,10 @@ use tokio::sync::oneshot;
 const HOPS_MAX: u8 = 16;
 /// How long what was gathered may take on its way up and back.
 const RELAY_DEADLINE: Duration = Duration::from_millis(1_000);
-/// The part of an interval of renewal for which renewals are gathered, and its bounds.
-const GATHER_PART: u64 = 20;
-const GATHER_MS: (u64, u64) = (10, 100);
+/// The part of an interval of renewal for which a host that is no member gathers renewals, in thousandths.
+const GATHER_PERMILLE: u64 = 25;
+/// The same at a member: it asks the leader itself, so this bounds what the leader hears, however many hosts there are.
+const GATHER_MEMBER_PERMILLE: u64 = 100;
 
 /// Asks whoever stands above: renewals and how many peers have handed them on; one result for each.
 pub type Above = Arc<dyn Fn(Vec<(HostId, LeaseEpoch)>, u8) -> BoxFuture<'static, Vec<Renewal>> + Send + Sync>;
@@ -47,13 +48,19 @@ struct Waiting {
     answer: oneshot::Sender<Renewal>,
 }
 
+/// How long renewals are gathered where they are due so often: on the longest way it is less than a quarter of the interval.
+#[must_use]
+pub fn gather(renew_ms: u64, member: bool) -> Duration {
+    let part = if member { GATHER_MEMBER_PERMILLE } else { GATHER_PERMILLE };
+    Duration::from_millis(renew_ms * part / 1_000)
+}
+
 impl Relay {
-    /// Hands renewals on, together with what others bring within a part of the interval of renewal. The results are in
-    /// order.
+    /// Hands renewals on, together with what others bring for as long as is gathered. The results are in order.
     pub async fn hand_on(
         &self,
         above: Above,
-        renew_ms: u64,
+        gather: Duration,
         renewals: Vec<(HostId, LeaseEpoch)>,
         hops: u8,
     ) -> Vec<Renewal> {
@@ -71,7 +78,6 @@ impl Relay {
             answers.push(answered);
         }
         if first {
-            let gather = Duration::from_millis((renew_ms / GATHER_PART).clamp(GATHER_MS.0, GATHER_MS.1));
             tokio::spawn(self.clone().go(above, gather));
         }
         let lost = |_| no_leader("a relay ended before it had an answer");
@@ -143,13 +149,16 @@ pub async fn hand_on(node: &Arc<Node>, renewals: Vec<(HostId, LeaseEpoch)>, hops
         }
         .boxed()
     });
-    node.relay.hand_on(above, node.config.profile.lease().renew_ms, renewals, hops).await
+    let member = node.consensus.following().parent.is_none();
+    node.relay.hand_on(above, gather(node.config.profile.lease().renew_ms, member), renewals, hops).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const GATHER: Duration = Duration::from_millis(75);
 
     /// A thousand renewals within a moment are one request above; each gets its own answer.
     #[tokio::test(start_paused = true)]
@@ -169,7 +178,7 @@ mod tests {
         let handed = (0..1_000).map(|id| {
             relay.hand_on(
                 above.clone(),
-                3_000,
+                GATHER,
                 vec![(HostId(id), LeaseEpoch(1))],
                 if id == 9 { 2 } else { 0 },
             )
@@ -185,7 +194,7 @@ mod tests {
     async fn what_goes_in_a_ring_ends() {
         let above: Above = Arc::new(|_, _| unreachable!("it was handed on often enough"));
         let answers =
-            Relay::default().hand_on(above, 3_000, vec![(HostId(1), LeaseEpoch(1))], HOPS_MAX).await;
+            Relay::default().hand_on(above, GATHER, vec![(HostId(1), LeaseEpoch(1))], HOPS_MAX).await;
         assert!(matches!(&answers[..], [Renewal::Refused(error)] if error.code == ErrorCode::NoLeader));
     }
 
@@ -200,7 +209,7 @@ mod tests {
             async move { vec![Renewal::Renewed; renewals.len()] }.boxed()
         });
         let many = (0..2_500).map(|id| (HostId(id), LeaseEpoch(1))).collect();
-        let answers = Relay::default().hand_on(above, 3_000, many, 0).await;
+        let answers = Relay::default().hand_on(above, GATHER, many, 0).await;
         assert_eq!((answers.len(), calls.load(Ordering::SeqCst)), (2_500, 3));
     }
 }

@@ -85,6 +85,8 @@ struct Light {
     applied: watch::Sender<u64>,
     leadership: watch::Sender<Leadership>,
     told: Told,
+    /// The way up under one leader: hosts do not come or go here.
+    way: Mutex<Option<(Option<HostId>, Vec<HostId>)>>,
 }
 
 #[derive(Default, Clone, Copy)]
@@ -114,8 +116,9 @@ impl LightFollower {
             applied: watch::Sender::new(0),
             leadership: watch::Sender::new(Leadership::default()),
             told,
+            way: Mutex::default(),
         });
-        Self { server: Server::new(shelf.clone()), shelf }
+        Self { server: Server::new(shelf.clone(), Arc::default()), shelf }
     }
 
     /// Answers another follower.
@@ -236,7 +239,16 @@ impl Shelf for Light {
     fn way_up(&self) -> Vec<HostId> {
         let LightSite { members, hosts, fan_out } = &self.site;
         let leader = self.leadership.borrow().leader;
-        Tree::new(members, leader, hosts.iter().copied(), *fan_out).way_up(self.me, &BTreeSet::new())
+        let mut held = self.way.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*held {
+            Some((under, way)) if *under == leader => way.clone(),
+            _ => {
+                let tree = Tree::new(members, leader, hosts.iter().copied(), *fan_out);
+                let way = tree.way_up(self.me, &BTreeSet::new());
+                *held = Some((leader, way.clone()));
+                way
+            }
+        }
     }
 
     async fn take(&self, append: WireAppend, _: Option<Mark>) -> Took {

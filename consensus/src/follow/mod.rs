@@ -26,6 +26,8 @@ mod real;
 mod serve;
 mod shelf;
 #[cfg(test)]
+mod snapshot_tests;
+#[cfg(test)]
 mod tests;
 mod tree;
 mod words;

@@ -4,6 +4,7 @@
 use super::shelf::{Missing, Shelf, Shown};
 use super::words::{Answer, Ask};
 use crate::config::{CHUNK_BYTES, Rota};
+use crate::handing::Handing;
 use crate::inbound::{internal, invalid};
 use crate::runtime::blocking;
 use crate::snapshot_file::SnapshotFile;
@@ -36,11 +37,12 @@ struct Child {
 pub(crate) struct Server<S> {
     shelf: Arc<S>,
     children: Mutex<BTreeMap<HostId, Child>>,
+    handing: Arc<Handing>,
 }
 
 impl<S: Shelf> Server<S> {
-    pub(crate) fn new(shelf: Arc<S>) -> Self {
-        Self { shelf, children: Mutex::default() }
+    pub(crate) fn new(shelf: Arc<S>, handing: Arc<Handing>) -> Self {
+        Self { shelf, children: Mutex::default(), handing }
     }
 
     fn children(&self) -> MutexGuard<'_, BTreeMap<HostId, Child>> {
@@ -146,6 +148,7 @@ impl<S: Shelf> Server<S> {
         // Another one than was begun: from its beginning.
         let offset = if of == Some(id) { offset } else { 0 };
         let whole = offset >= file.bytes;
+        self.handing.piece(from);
         if let Some(child) = self.children().get_mut(&from) {
             child.snapshot = (!whole).then(|| (id, file.clone()));
         }

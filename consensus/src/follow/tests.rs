@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 /// Three members, which keep few entries, and so many followers.
-async fn cluster(followers: u64, tuning: Tuning) -> Cluster {
+pub(super) async fn cluster(followers: u64, tuning: Tuning) -> Cluster {
     let mut cluster = Cluster::found_with(tuning).await;
     let command = Command::RaiseVersion { to: version::NEWEST };
     let raise = Proposal { request: RequestId::NONE, actor: Actor::system(), command };
@@ -40,18 +40,18 @@ fn small() -> Tuning {
     Tuning { segment_bytes: 1 << 20, ..Tuning::default() }
 }
 
-fn short() -> Tuning {
+pub(super) fn short() -> Tuning {
     Tuning { segment_bytes: 64 << 10, snapshot_entries: 20, keep_entries: 5, ..Tuning::default() }
 }
 
-async fn submit(cluster: &Cluster, at: HostId, count: u64) {
+pub(super) async fn submit(cluster: &Cluster, at: HostId, count: u64) {
     for _ in 0..count {
         cluster.submit(at, cluster.request()).await.expect("accepted");
     }
 }
 
 /// Waits until a peer's figures are so.
-async fn until(what: &str, is: impl Fn() -> bool) {
+pub(super) async fn until(what: &str, is: impl Fn() -> bool) {
     let wait = async {
         while !is() {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -3,8 +3,8 @@
 use super::arrivals::Arrivals;
 use super::sorted;
 use crate::lab::free_port;
-use crate::net::{ApiStream, Net, NetConfig, PeerHandler, PeerLink, admitted};
-use crate::relay::{Above, Relay, ask_in_turn};
+use crate::net::{ApiStream, LinkError, Net, NetConfig, PeerHandler, PeerLink, admitted};
+use crate::relay::{Above, Relay, ask_in_turn, gather};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rota_consensus::follow::light::{LightFollower, LightLog, LightSite};
@@ -82,28 +82,38 @@ struct Core {
     follower: RwLock<Arc<LightFollower>>,
     relay: Relay,
     kept: AtomicU64,
-    failed: AtomicU64,
+    /// Renewals that failed, by what the last one that was asked had to say.
+    failed: Mutex<BTreeMap<&'static str, u64>>,
     times: Mutex<Vec<Duration>>,
 }
 
 /// Renewals so far.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Counts {
     pub(super) kept: u64,
-    pub(super) failed: u64,
+    /// By reason.
+    pub(super) failed: BTreeMap<&'static str, u64>,
 }
 
 impl Counts {
     /// Of all hosts together.
     pub(super) fn of(hosts: &[SimHost]) -> Self {
-        let sum = |what: fn(&Core) -> &AtomicU64| {
-            hosts.iter().map(|host| what(&host.core).load(Ordering::Relaxed)).sum()
-        };
-        Self { kept: sum(|core| &core.kept), failed: sum(|core| &core.failed) }
+        let mut counts = Self { kept: 0, failed: BTreeMap::new() };
+        for SimHost { core, .. } in hosts {
+            counts.kept += core.kept.load(Ordering::Relaxed);
+            for (why, count) in &*core.failed.lock().unwrap_or_else(PoisonError::into_inner) {
+                *counts.failed.entry(why).or_default() += count;
+            }
+        }
+        counts
     }
 
-    pub(super) fn since(self, before: Self) -> Self {
-        Self { kept: self.kept - before.kept, failed: self.failed - before.failed }
+    pub(super) fn since(mut self, before: &Self) -> Self {
+        self.kept -= before.kept;
+        for (why, count) in &mut self.failed {
+            *count -= before.failed.get(why).copied().unwrap_or(0);
+        }
+        self
     }
 
     /// Forgets how long renewals took so far.
@@ -161,7 +171,7 @@ impl SimHost {
             follower: RwLock::new(Arc::new(follower(id, &site))),
             relay: Relay::default(),
             kept: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
+            failed: Mutex::default(),
             times: Mutex::default(),
         });
         let listen: SocketAddr = addr.parse().map_err(|_| failed(format!("{addr} is no address")))?;
@@ -225,25 +235,30 @@ impl Core {
         above
     }
 
-    /// Registers, and then renews for ever.
+    /// Registers, and then renews for ever; whoever lost its lease registers anew, as any host does.
     async fn live(self: Arc<Self>, net: &Net, life: &PeerLife, addr: &str) {
-        let epoch = loop {
-            match self.register(net, life, addr).await {
-                Some(epoch) => break epoch,
-                None => tokio::time::sleep(AGAIN).await,
-            }
-        };
-        if let Some(leader) = self.follower().leader() {
-            // It was asked once; a connection that is kept for nothing would be a cost that no host has for long.
-            net.cut(leader);
-        }
         let every = Duration::from_millis(self.renew_ms);
-        // Hosts do not renew in step.
-        tokio::time::sleep(every.mul_f64((self.me.0 % 97) as f64 / 97.0)).await;
-        let mut ticks = tokio::time::interval(every);
         loop {
-            ticks.tick().await;
-            self.renew(net, epoch).await;
+            let epoch = loop {
+                match self.register(net, life, addr).await {
+                    Some(epoch) => break epoch,
+                    None => tokio::time::sleep(AGAIN).await,
+                }
+            };
+            if let Some(leader) = self.follower().leader() {
+                // It was asked once; a connection that is kept for nothing would be a cost that no host has for long.
+                net.cut(leader);
+            }
+            // Hosts do not renew in step.
+            tokio::time::sleep(every.mul_f64((self.me.0 % 97) as f64 / 97.0)).await;
+            let mut ticks = tokio::time::interval(every);
+            loop {
+                ticks.tick().await;
+                let over = |error: &PublicError| error.code == ErrorCode::Conflict;
+                if matches!(self.renew(net, epoch).await, Some(PeerReply::Refused(error)) if over(&error)) {
+                    break;
+                }
+            }
         }
     }
 
@@ -276,22 +291,29 @@ impl Core {
         }
     }
 
-    async fn renew(&self, net: &Net, epoch: LeaseEpoch) {
-        let began = Instant::now();
-        let mut renewed = false;
+    /// Renews once, as a host does. What was answered last.
+    async fn renew(&self, net: &Net, epoch: LeaseEpoch) -> Option<PeerReply> {
+        let (began, ttl) = (Instant::now(), Duration::from_millis(self.renew_ms / 2));
+        let (mut why, mut answer) = ("nobody_known", None);
         for host in self.above() {
             let request = PeerRequest::Renew { host: self.me, epoch, relayed: false };
-            let ttl = Duration::from_millis(self.renew_ms / 2);
-            renewed = matches!(net.call(host, request, ttl).await, Ok(PeerReply::Renewed));
-            if renewed {
-                break;
-            }
+            let heard = net.call(host, request, ttl).await;
+            why = match &heard {
+                Ok(PeerReply::Renewed) => {
+                    self.times.lock().unwrap_or_else(PoisonError::into_inner).push(began.elapsed());
+                    self.kept.fetch_add(1, Ordering::Relaxed);
+                    return heard.ok();
+                }
+                Ok(PeerReply::NotLeader { .. }) => "no_leader",
+                Ok(PeerReply::Refused(error)) if error.code == ErrorCode::NoLeader => "no_leader",
+                Ok(_) => "refused",
+                Err(LinkError::Timeout) => "late",
+                Err(_) => "unreachable",
+            };
+            answer = heard.ok();
         }
-        if renewed {
-            self.times.lock().unwrap_or_else(PoisonError::into_inner).push(began.elapsed());
-        }
-        let count = if renewed { &self.kept } else { &self.failed };
-        count.fetch_add(1, Ordering::Relaxed);
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner).entry(why).or_default() += 1;
+        answer
     }
 
     async fn hand_on(self: Arc<Self>, renewals: Vec<(HostId, LeaseEpoch)>, hops: u8) -> Vec<Renewal> {
@@ -304,7 +326,7 @@ impl Core {
             }
             .boxed()
         });
-        self.relay.hand_on(above, renew_ms, renewals, hops).await
+        self.relay.hand_on(above, gather(renew_ms, false), renewals, hops).await
     }
 }
 

@@ -187,7 +187,7 @@ async fn measure(
         cpu_permille: (used() - cpu) as f64 / time,
         sent_bytes_per_s: (sent().await? - bytes) as f64 / time,
     };
-    let renewed = Counts::of(hosts).since(renewed);
+    let renewed = Counts::of(hosts).since(&renewed);
     let seen = async || site.arrivals.complete(&accepted, hosts.len(), &site.log);
     let mut visible = wait_for("the last entry at every host", LIMIT, seen).await?;
     visible.sort_unstable();
@@ -203,7 +203,10 @@ async fn measure(
         }
     }
     figures.count(&name("renewals"), renewed.kept);
-    figures.count(&name("renewals_failed"), renewed.failed);
+    figures.count(&name("renewals_failed"), renewed.failed.values().sum());
+    for (why, count) in renewed.failed.iter().filter(|(_, count)| **count > 0) {
+        figures.count(&name(&format!("renewals_failed_{why}")), *count);
+    }
     figures.value(&name("renewal_p99_ms"), percentile_ms(&Counts::times(hosts), 990));
     let depth = hosts.iter().map(|host| host.following().depth).max().unwrap_or(0);
     figures.count(&name("steps_from_leader_max"), depth.into());
