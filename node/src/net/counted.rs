@@ -11,16 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 /// A socket that counts what it sends.
-pub(super) struct Counted {
+struct Counted {
     socket: Arc<dyn AsyncUdpSocket>,
     sent: Arc<AtomicU64>,
 }
 
-impl Counted {
-    /// Counts into `sent`.
-    pub(super) fn new(socket: Arc<dyn AsyncUdpSocket>, sent: Arc<AtomicU64>) -> Arc<dyn AsyncUdpSocket> {
-        Arc::new(Self { socket, sent })
-    }
+/// Counts what a socket sends into `sent`.
+pub(super) fn counted(socket: Arc<dyn AsyncUdpSocket>, sent: Arc<AtomicU64>) -> Arc<dyn AsyncUdpSocket> {
+    Arc::new(Counted { socket, sent })
 }
 
 impl fmt::Debug for Counted {

@@ -56,7 +56,7 @@ pub use validity::{stamp, validity_s};
 
 use addresses::{Addresses, By};
 use bytes::Bytes;
-use counted::Counted;
+use counted::counted;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use link::{Class, Link};
@@ -206,7 +206,7 @@ impl Net {
             None => std::net::UdpSocket::bind(listen).and_then(|socket| runtime.wrap_udp_socket(socket)),
         }
         .and_then(|socket| {
-            let socket = Counted::new(socket, sent.clone());
+            let socket = counted(socket, sent.clone());
             Endpoint::new_with_abstract_socket(settings, Some(server_config), socket, runtime)
         })
         .map_err(|source| NetError::Listen { addr: listen, source })?;
