@@ -7,7 +7,7 @@ use rota_protocol::command::{Command, Entry, LOG_FORMAT, Outcome, Proposal, Toke
 use rota_protocol::device::{DeviceFacts, DeviceHealth, DeviceKind, HostFacts, HostRegistration};
 use rota_protocol::job::{Actor, AttemptEnd, JobSpec, Role};
 use rota_protocol::limits;
-use rota_protocol::plan::{Move, Plan};
+use rota_protocol::plan::{Move, Plan, Refusal};
 use rota_protocol::report::{AttemptFact, AttemptReport};
 use rota_protocol::{BootId, ClusterId, DeviceUuid, HostId, JobId, PublicError, RequestId, Token};
 use std::collections::BTreeMap;
@@ -25,6 +25,14 @@ pub enum ClusterError {
     /// A command was refused.
     #[error("refused: {0}")]
     Refused(PublicError),
+    /// A move of the planner's was refused: it and the state machine do not agree.
+    #[error("a planned move was refused ({why:?}): {one:?}")]
+    Move {
+        /// By which rule.
+        why: Refusal,
+        /// The first of them.
+        one: Box<Move>,
+    },
     /// An answer of another kind than the command's.
     #[error("an answer that does not belong to its command: {0:?}")]
     Answer(Box<Outcome>),
@@ -227,7 +235,11 @@ impl Cluster {
     pub fn commit(&mut self, plan: Plan) -> Result<Vec<Move>, ClusterError> {
         let moves = plan.moves.clone();
         match self.system(Command::CommitPlan { plan })? {
-            Outcome::Planned { refused } if refused.is_empty() => Ok(moves),
+            Outcome::Planned { refused } => {
+                let first =
+                    refused.first().and_then(|(at, why)| Some((*why, moves.get(*at as usize)?.clone())));
+                first.map_or(Ok(moves), |(why, one)| Err(ClusterError::Move { why, one: Box::new(one) }))
+            }
             other => Err(ClusterError::Answer(Box::new(other))),
         }
     }

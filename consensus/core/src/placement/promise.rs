@@ -150,7 +150,11 @@ impl Guards {
         if guards().any(|guard| guard.kept == Kept::Promised && guard.job.id != job) {
             return None;
         }
-        if guards().next().is_none() {
+        // What ends for nobody in particular is gone as well, also for the state machine.
+        let ends = |attempt: &Arc<Attempt>| {
+            attempt.state == AttemptState::Ending || self.leaving.contains(&attempt.token)
+        };
+        if guards().next().is_none() && !ground.sites[at].row.attempts.iter().any(ends) {
             return Some(ground.sites[at].used().clone());
         }
         Some(self.used_at(ground, at, self.now_ms))

@@ -433,3 +433,29 @@ fn the_beneficiary_goes_first() {
     assert_eq!(lab.begin(victim, "0@h1:0,1,2,3"), Ok(()));
     lab.check_copies();
 }
+
+/// What ends already, for nobody in particular, makes room too: nobody is ended beside it, and the state machine would
+/// refuse that. Once it is gone the job starts.
+#[test]
+fn what_ends_anyway_is_counted_on() {
+    let mut lab = Lab::with(&["h1 gpus=2xA100:80GiB cpus=8"]);
+    let [gone, stays] = [0, 1].map(|_| lab.submit("gpus=0 cpus=4 prio=10"));
+    lab.round();
+    let token = lab.token(gone);
+    lab.cancel(gone);
+    assert_eq!(lab.ending(gone), 1);
+    let urgent = lab.submit("gpus=2 cpus=4 prio=90");
+    for _ in 0..3 {
+        lab.round();
+        lab.now_ms += 1_000;
+    }
+    assert_eq!((lab.ending(stays), lab.live(stays), lab.live(urgent)), (0, 1, 0));
+    lab.end(token, exit(0));
+    lab.round();
+    assert_eq!((lab.live(stays), lab.live(urgent)), (1, 1));
+    // More than that frees is another matter.
+    let wide = lab.submit("gpus=0 cpus=8 prio=90");
+    lab.cancel(urgent);
+    lab.round();
+    assert_eq!((lab.ending(stays), lab.ending(urgent)), (1, 1), "{:?}", lab.state.job(wide));
+}
