@@ -29,7 +29,7 @@ const FIRST_TOKEN: u64 = 700_001;
 const WHO: &str = r#"echo $PPID
 pwd; umask; nice; id; cat /proc/self/limits /proc/self/oom_score_adj /proc/self/timerslack_ns
 grep -E '^(Umask|Uid|Gid|Groups|Sig[PBIC]|Shd|Cap|NoNew|Seccomp|Speculation|Cpus_allowed:|Mems_allowed:)' /proc/self/status
-ls -l /proc/self/fd | sed 's/.* \([0-9]* -> \)/\1/; s/[0-9]\{4,\}//g'
+ls -l /proc/self/fd | sed 's/.* \([0-9]* -> \)/\1/; s/:\[[0-9]*\]//; s,/proc/[0-9]*,/proc/N,'
 cat /proc/self/cgroup
 readlink /proc/self/ns/cgroup /proc/self/ns/net /proc/self/ns/pid /proc/self/ns/user /proc/self/ns/uts
 grep -E ' (/tmp|/dev/shm|/proc|/sys) ' /proc/self/mountinfo | cut -d' ' -f4-
