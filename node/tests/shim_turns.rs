@@ -4,6 +4,7 @@
 
 mod shim_lab;
 
+use rota_node::io::proc;
 use rota_protocol::Token;
 use rota_protocol::api::OutputStream::Stdout;
 use rota_protocol::job::AttemptEnd;
@@ -109,4 +110,38 @@ async fn what_is_unlike_others_has_a_shim_of_its_own() {
     let said = String::from_utf8(lab.output(3, Stdout).await).unwrap();
     assert_eq!(said.lines().next(), Some("0"), "the input of another attempt");
     wait_until("the first is gone", || !alive(first)).await;
+}
+
+/// An order comes to one that is being killed: it is begun by another, and once.
+#[tokio::test]
+async fn an_order_to_a_shim_that_is_killed_while_it_sits_is_not_lost() {
+    const ROUNDS: u64 = 60;
+    let work = tempfile::tempdir().unwrap();
+    let mut lab = Lab::new().await;
+    for token in (1..2 * ROUNDS).step_by(2) {
+        let shim = run(&mut lab, token).await;
+        let order = |token: u64| {
+            let count = format!("echo {token} >> {}/ran; echo $PPID", work.path().display());
+            lab.order(token, &["sh", "-c", &count])
+        };
+        let (next, at) = (order(token + 1), rustix::process::Pid::from_raw(shim).unwrap());
+        // Stopped, it cannot take what it is sent: its death is between the sending and the taking.
+        let stopped = rustix::process::kill_process(at, rustix::process::Signal::STOP).is_ok();
+        if stopped {
+            wait_until("it stands still", || !proc::stat(shim).is_ok_and(|stat| stat.state != b'T')).await;
+        }
+        lab.host.launch(next).await.unwrap();
+        // Not proof of anything: some are killed before they are sent it, some after.
+        tokio::time::sleep(std::time::Duration::from_micros(token * 50)).await;
+        if stopped && alive(shim) {
+            kill(shim);
+        }
+        assert_eq!(lab.ended(token + 1).await.end, AttemptEnd::Exited { code: 0 }, "round {token}");
+        let said = String::from_utf8(lab.output(token + 1, Stdout).await).unwrap();
+        assert_ne!(said.trim_end(), shim.to_string());
+        lab.host.release(Token(token + 1)).await;
+    }
+    let ran = std::fs::read_to_string(work.path().join("ran")).unwrap();
+    let once: Vec<String> = (1..2 * ROUNDS).step_by(2).map(|token| (token + 1).to_string()).collect();
+    assert_eq!(ran.lines().collect::<Vec<_>>(), once, "lost, or run twice");
 }

@@ -9,7 +9,8 @@
 //!
 //! Each shim with a seat has a socket on which orders come; all of them tell on one pipe that they sit. The fork server
 //! ends them: it closes the socket of one that sat for too long, and all when it dies. So no order goes to one that is
-//! leaving.
+//! leaving. One that is killed while it sits may be sent an order before its end can be seen: the kernel tells whether that
+//! was received, and what was not is begun by a copy.
 
 use crate::io::ffi;
 use rota_protocol::Token;
@@ -40,10 +41,26 @@ pub(super) struct Seats {
     /// The other end, for copies.
     tell: OwnedFd,
     last: u32,
-    /// Socket and process of living shims, by the number of their seat: numbers are never given twice.
-    shims: BTreeMap<u32, (OwnedFd, i32)>,
+    /// Living shims, by the number of their seat: numbers are never given twice.
+    shims: BTreeMap<u32, Seated>,
     /// Those that sit, and since when; the last is the next to serve, so that few are kept warm.
     sitting: Vec<(u32, Instant)>,
+}
+
+struct Seated {
+    socket: OwnedFd,
+    pid: i32,
+    /// What it was sent last, until it sits again.
+    given: Option<Given>,
+}
+
+/// A token and an order behind it, as they were sent to one that sat.
+pub(super) struct Given(Vec<u8>);
+
+impl Given {
+    pub(super) fn order(&self) -> &[u8] {
+        self.0.get(TOKEN_BYTES..).unwrap_or_default()
+    }
 }
 
 impl Seats {
@@ -68,7 +85,7 @@ impl Seats {
 
     /// The copy lives.
     pub(super) fn add(&mut self, seat: u32, socket: OwnedFd, pid: i32) {
-        self.shims.insert(seat, (socket, pid));
+        self.shims.insert(seat, Seated { socket, pid, given: None });
     }
 
     /// The processes of those that sat down since it was last asked.
@@ -86,7 +103,12 @@ impl Seats {
         let now = Instant::now();
         found.retain(|seat| self.shims.contains_key(seat));
         self.sitting.extend(found.iter().map(|seat| (*seat, now)));
-        found.iter().filter_map(|seat| Some(self.shims.get(seat)?.1)).collect()
+        let sits = |seat| {
+            let seated = self.shims.get_mut(seat)?;
+            seated.given = None;
+            Some(seated.pid)
+        };
+        found.iter().filter_map(sits).collect()
     }
 
     /// Gives an order to one that sits; its process, or none if nobody takes it.
@@ -95,11 +117,14 @@ impl Seats {
             return None;
         }
         while let Some((seat, _)) = self.sitting.pop() {
-            let Some((socket, pid)) = self.shims.get(&seat) else { continue };
+            let Some(seated) = self.shims.get_mut(&seat) else { continue };
             let message = [&token.0.to_le_bytes(), order].concat();
             // One that was killed is known by its closed end; what it would have served goes to the next.
-            match rustix::net::send(socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(_) => return Some(*pid),
+            match rustix::net::send(&seated.socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(_) => {
+                    seated.given = Some(Given(message));
+                    return Some(seated.pid);
+                }
                 Err(_) => drop(self.shims.remove(&seat)),
             }
         }
@@ -116,11 +141,13 @@ impl Seats {
         self.sitting.first().map(|(_, since)| SIT.saturating_sub(now.duration_since(*since)))
     }
 
-    /// A shim is gone.
-    pub(super) fn remove(&mut self, seat: Option<u32>) {
-        if let Some(seat) = seat {
-            self.shims.remove(&seat);
-        }
+    /// A shim is gone, and was reaped. The order that it was sent and never received, if there is one: nothing of it was
+    /// begun. A record that is missing would be no such proof, since the agent removes those of attempts that are over.
+    pub(super) fn remove(&mut self, seat: Option<u32>) -> Option<Given> {
+        let Seated { socket, given, .. } = self.shims.remove(&seat?)?;
+        // What the kernel says of the other end when that was closed with a message in it.
+        let unread = matches!(rustix::net::sockopt::socket_error(&socket), Ok(Err(Errno::CONNRESET)));
+        given.filter(|_| unread)
     }
 }
 

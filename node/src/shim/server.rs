@@ -5,7 +5,7 @@
 //! leaves behind becomes its child, and every child that is not a shim is killed.
 
 use super::cage::{Numbers, tidy};
-use super::seats::{Seat, Seats};
+use super::seats::{Given, Seat, Seats};
 use super::timer::timespec;
 use super::turns::keep;
 use super::uplink::{Inherited, Sent};
@@ -102,6 +102,8 @@ struct Server {
     numbers: Numbers,
     /// Shims that died; their leftovers are being killed.
     died: Vec<Token>,
+    /// What shims were sent that died before they received it.
+    unread: Vec<(Token, Given)>,
     /// What the agent was too busy to hear.
     untold: Vec<(Token, ShimEvent)>,
 }
@@ -133,6 +135,7 @@ impl Server {
             seats: Some(Seats::new()?),
             numbers: Numbers::default(),
             died: Vec::new(),
+            unread: Vec::new(),
             untold: Vec::new(),
         })
     }
@@ -162,6 +165,7 @@ impl Server {
             if !self.died.is_empty() {
                 self.sweep();
             }
+            self.launch_unread();
             for (token, event) in std::mem::take(&mut self.untold) {
                 self.tell(token, event);
             }
@@ -255,12 +259,19 @@ impl Server {
                 continue;
             };
             self.numbers.take_back(shim.number);
-            if let Some(seats) = &mut self.seats {
-                seats.remove(shim.seat);
+            let unread = self.seats.as_mut().and_then(|seats| seats.remove(shim.seat));
+            match shim.token.zip(unread) {
+                Some(unread) => self.unread.push(unread),
+                None if status.exit_status() != Some(0) => self.died.extend(shim.token),
+                None => {}
             }
-            if status.exit_status() != Some(0) {
-                self.died.extend(shim.token);
-            }
+        }
+    }
+
+    /// By copies, so that it comes to an end whatever kills those that sit.
+    fn launch_unread(&mut self) {
+        for (token, given) in std::mem::take(&mut self.unread) {
+            self.launch(token, given.order());
         }
     }
 
