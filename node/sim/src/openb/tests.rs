@@ -129,6 +129,32 @@ fn arrivals_are_all_pods_once_and_then_more_up_to_the_limit() {
     assert_ne!(arrivals, trace.arrivals(&mut Lagged::new(6), 400));
 }
 
+/// Published lists with many wide pods ask for more than is wanted. Without the loss the order of arrivals is another one.
+#[test]
+fn a_list_that_asks_for_too_much_loses_pods_by_lot() {
+    let trace = trace();
+    let asked = |arrivals: &[u32]| arrivals.iter().map(|shape| trace.shapes[*shape as usize].gpu_milli()).sum();
+    let whole: u64 = asked(&trace.pods);
+    // Of 3 cards; the list asks for 2, and no pod for more than one.
+    for (percent, least, most) in [(30, 0, 900), (40, 201, 1_200), (50, 501, 1_500)] {
+        for seed in 0..20 {
+            let arrivals = trace.arrivals(&mut Lagged::new(seed), percent);
+            let left = asked(&arrivals);
+            assert!((least..=most).contains(&left), "{percent} %, seed {seed}: {left}");
+            // Those that are left come in the order in which they would have come.
+            let mut shuffled = trace.pods.clone();
+            let mut lots = Lagged::new(seed);
+            lots.next_u63();
+            lots.shuffle(&mut shuffled);
+            let mut rest = shuffled.iter();
+            assert!(arrivals.iter().all(|pod| rest.any(|other| other == pod)), "seed {seed}");
+        }
+    }
+    assert_eq!(whole, 2_000);
+    let exact = parse(&NODES.replace("a,16000,65536,1,Y\n", ""), PODS).expect("the lists are right");
+    assert_eq!(exact.arrivals(&mut Lagged::new(5), 100).len(), 4, "neither lost nor drawn");
+}
+
 #[test]
 fn every_policy_fills_a_cluster_that_can_be_filled() {
     let nodes = "sn,cpu_milli,memory_mib,gpu,model\na,64000,65536,4,X\nb,64000,65536,4,X\n";

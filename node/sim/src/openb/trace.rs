@@ -172,8 +172,9 @@ impl Trace {
         milli
     }
 
-    /// The arrivals of a seed, as indices of asks, drawn as published: all pods shuffled, then pods drawn with
-    /// replacement until one card of the next would take the demand over `tune_percent` of the cluster's GPUs.
+    /// The arrivals of a seed, as indices of asks, drawn as published: all pods shuffled, then tuned to `tune_percent` of
+    /// the cluster's GPUs. A list that asks for more loses pods by lot until it does not; to one that asks for less, pods
+    /// are drawn with replacement until one card of the next would be too much.
     #[must_use]
     pub fn arrivals(&self, lots: &mut Lagged, tune_percent: u64) -> Vec<u32> {
         let most: u64 = self.capacity_milli().iter().sum::<u64>() * tune_percent / 100;
@@ -182,6 +183,14 @@ impl Trace {
         lots.next_u63();
         lots.shuffle(&mut arrivals);
         let mut asked: u64 = arrivals.iter().map(|shape| self.shapes[*shape as usize].gpu_milli()).sum();
+        if asked >= most {
+            // Ends for sure: no pods ask for nothing.
+            while asked > most {
+                let pod = arrivals.remove(lots.below(arrivals.len() as u32) as usize);
+                asked -= self.shapes[pod as usize].gpu_milli();
+            }
+            return arrivals;
+        }
         // Ends for sure: a pod list has at least one pod with a GPU.
         loop {
             let pod = self.pods[lots.below(self.pods.len() as u32) as usize];
