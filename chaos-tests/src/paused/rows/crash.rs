@@ -110,7 +110,7 @@ pub(super) async fn at_each_step(attempt: &mut Attempt) -> Result<(), Failure> {
             lab.ground.air.heal();
         }
         let dies = || disk.died().then_some(());
-        if lab.until(Duration::from_secs(4), "death", dies).await.is_err() {
+        if lab.until(Duration::from_secs(8), "death", dies).await.is_err() {
             disk.ail(|ills| ills.dies_at = None);
             continue;
         }
