@@ -132,4 +132,6 @@ pub enum Refusal {
     NoPorts,
     /// The job may not start yet: held, too early, or something it waits for is not over.
     NotYet,
+    /// A victim's queue lets it run longer before it may be ended to make room.
+    RanTooShort,
 }

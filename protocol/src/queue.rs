@@ -140,6 +140,10 @@ pub struct QueueSpec {
     /// where none does.
     #[serde(default)]
     pub priority_max: Option<u16>,
+    /// How long an attempt of it runs before it may be ended to make room for others, from its grant, in ms; none: what
+    /// the queue above it says, and nothing where none does. It counts for attempts that are granted from then on.
+    #[serde(default)]
+    pub min_runtime_ms: Option<u64>,
 }
 
 impl QueueSpec {
@@ -159,6 +163,7 @@ impl QueueSpec {
             idle: IdleRule::default(),
             turns: Turns::default(),
             priority_max: None,
+            min_runtime_ms: None,
         }
     }
 }

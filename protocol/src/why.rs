@@ -116,6 +116,9 @@ pub enum StartBasis {
     Limits,
     /// The same, but some of what runs has no limit and was taken to run for a day.
     AssumedLimits,
+    /// Others may be ended for it: now, or once they are protected no more; it starts when they are gone, if nothing
+    /// before it in the order takes the room.
+    Eviction,
 }
 
 /// A promised start.

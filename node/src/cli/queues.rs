@@ -81,6 +81,9 @@ pub struct QueueSetArgs {
     /// The highest priority that submitters may ask in it and below it, or none: as in the queue above, 50 at the top
     #[arg(long, value_name = "PRIORITY")]
     pub priority_max: Option<String>,
+    /// How long its attempts run before they may be ended to make room for others, or none: as in the queue above
+    #[arg(long, value_name = "TIME")]
+    pub min_runtime: Option<String>,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
@@ -187,6 +190,9 @@ fn rules_text(spec: &QueueSpec) -> String {
     if let Some(most) = spec.priority_max {
         parts.push(format!("priority up to {most}"));
     }
+    if let Some(ms) = spec.min_runtime_ms {
+        parts.push(format!("runs {} at least", time::duration_text(ms)));
+    }
     if spec.turns != open.turns {
         parts.push(pace::turns_text(spec.turns).to_owned());
     }
@@ -286,9 +292,7 @@ impl QueueSetArgs {
             spec.tenants = word::once_each("tenants", names)?;
         }
         if let Some(text) = &self.time_limit {
-            let none = text.trim() == "none";
-            spec.time_limit_default_ms =
-                if none { None } else { Some(time::duration_ms("time-limit", text)?) };
+            spec.time_limit_default_ms = rules::time_or_none("time-limit", text)?;
         }
         if let Some(text) = &self.idle {
             spec.idle.mode = rules::idle_mode("idle", text)?;
@@ -304,6 +308,9 @@ impl QueueSetArgs {
         }
         if let Some(text) = &self.priority_max {
             spec.priority_max = rules::priority_max("priority-max", text)?;
+        }
+        if let Some(text) = &self.min_runtime {
+            spec.min_runtime_ms = rules::time_or_none("min-runtime", text)?;
         }
         if let Some(text) = &self.excess {
             spec.excess = rules::excess("excess", text)?;

@@ -174,6 +174,9 @@ fn expected(start: &WhyStart, reservation: Option<&str>, now_ms: u64) -> String 
         StartBasis::AssumedLimits => {
             "if what runs without a limit ends within a day, and nothing before it takes the room"
         }
+        StartBasis::Eviction => {
+            "once others may be ended for it and are gone, if nothing before it takes the room"
+        }
     };
     format!("{}{on}: {basis}", moment(start.at_ms, now_ms))
 }

@@ -98,6 +98,14 @@ pub fn excess(field: &str, text: &str) -> Result<Excess, PublicError> {
     }
 }
 
+/// A time in ms; none by `none`.
+///
+/// # Errors
+/// No duration.
+pub fn time_or_none(field: &str, text: &str) -> Result<Option<u64>, PublicError> {
+    if text.trim() == "none" { Ok(None) } else { super::time::duration_ms(field, text).map(Some) }
+}
+
 /// The highest priority that submitters may ask: from the default on, which anybody may; none by `none`.
 ///
 /// # Errors

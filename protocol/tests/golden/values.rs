@@ -297,6 +297,7 @@ pub(crate) fn queue_spec() -> QueueSpec {
         idle: IdleRule { mode: IdleMode::End, window_ms: 900_000, warnings: 3 },
         turns: Turns::Unlike,
         priority_max: Some(80),
+        min_runtime_ms: Some(600_000),
     }
 }
 
@@ -488,6 +489,7 @@ pub(crate) fn later_outcomes() -> Vec<(&'static str, Outcome)> {
         Refusal::Reserved,
         Refusal::NoPorts,
         Refusal::NotYet,
+        Refusal::RanTooShort,
     ];
     vec![("Planned later refusals", Outcome::Planned { refused: (1..).zip(refusals).collect() })]
 }

@@ -163,7 +163,8 @@ pub(super) async fn bridge(attempt: &mut Attempt) -> Result<(), Failure> {
     gap_over(attempt, &lab, under).await;
     let now = lab.clients.history.done_within(from, lab.now_ms());
     let enough = now as f64 / under.as_secs_f64() >= before as f64 / calm.as_secs_f64() / 2.0;
-    attempt.must(before > 0 && enough, || format!("N4: {before} writes in {calm:?}, then {now} in {under:?}"));
+    attempt
+        .must(before > 0 && enough, || format!("N4: {before} writes in {calm:?}, then {now} in {under:?}"));
     lab.ground.air.heal();
     attempt.close(lab).await.map(|_| ())
 }

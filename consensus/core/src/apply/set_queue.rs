@@ -103,6 +103,10 @@ fn check(spec: &QueueSpec) -> Result<(), PublicError> {
             format!("{most} is not between {PRIORITY_DEFAULT}, which anybody may ask, and {PRIORITY_MAX}");
         return Err(PublicError::invalid("queue.priority_max", message, "80"));
     }
+    if let Some(ms) = spec.min_runtime_ms.filter(|ms| *ms > TIME_LIMIT_MS_MAX) {
+        let message = format!("{ms} ms is above ten years");
+        return Err(PublicError::invalid("queue.min_runtime", message, "10m"));
+    }
     match spec.time_limit_default_ms {
         Some(ms) if ms == 0 || ms > TIME_LIMIT_MS_MAX => {
             let message = format!("{ms} ms is not between 1 ms and ten years");

@@ -50,6 +50,7 @@ pub(super) fn start(
             let token = Token::new(step.index, step.grants);
             step.grants += 1;
             let mut attempt = attempt(job, ask, choice, part, amounts, token, step.now_ms);
+            attempt.spared_until_ms = spared_until_ms(state, job, part.index, step.now_ms);
             attempt.predicted_ms = predicted_ms(state, job, ask, part).or(job.predicted_ms);
             card_first(state, &mut attempt);
             Some((job.ordinal(part.index)?, attempt))
@@ -242,8 +243,17 @@ fn attempt(
         preemptible: job.spec.preemptible,
         in_gang: job.spec.gang.is_some(),
         care: None,
-        spared_until_ms: job.ordinal(part.index).map_or(0, |ordinal| job.spared_until_ms(ordinal, now_ms)),
+        spared_until_ms: 0,
         port: None,
+    }
+}
+
+/// Until when a new attempt is not ended to make room: its task was often enough, or its queue lets it run so long.
+fn spared_until_ms(state: &State, job: &Job, index: u32, now_ms: u64) -> u64 {
+    let often = job.ordinal(index).map_or(0, |ordinal| job.spared_until_ms(ordinal, now_ms));
+    match state.queues.min_runtime_ms(job.queue) {
+        0 => often,
+        ms => often.max(now_ms.saturating_add(ms)),
     }
 }
 

@@ -4,6 +4,7 @@ use super::Case;
 use super::account::of_part;
 use super::cause::Cause;
 use super::text::names;
+use crate::placement::Evicts;
 use crate::state::State;
 use crate::state::attempt::Attempt;
 use crate::state::job::{Job, Promise, WaitCause};
@@ -45,7 +46,7 @@ pub(super) fn expected(case: &Case<'_>, cause: Cause) -> Option<WhyStart> {
             // What opens now was looked at and does not do, for a reason that no limit tells the end of.
             let opening = earliest.filter(|opening| opening.at_ms > now_ms);
             let promise = promise.filter(|one| one.at_ms >= now_ms && case.look.promise_broken.is_none());
-            match (opening, promise) {
+            let room = match (opening, promise) {
                 // Of two places at the same time the promised one is kept.
                 (Some(opening), Some(promise)) if opening.at_ms >= promise.at_ms => {
                     Some(start(promise.at_ms, StartBasis::Promise, &promise.slots))
@@ -53,10 +54,20 @@ pub(super) fn expected(case: &Case<'_>, cause: Cause) -> Option<WhyStart> {
                 (None, Some(promise)) => Some(start(promise.at_ms, StartBasis::Promise, &promise.slots)),
                 (Some(opening), _) => Some(start(opening.at_ms, basis(opening.assumed), &opening.slots)),
                 (None, None) => None,
-            }
+            };
+            let evicts = case.look.evicts.as_ref();
+            let made = evicts.map(|made| start(made_ms(case, made), StartBasis::Eviction, &made.slots));
+            [room, made].into_iter().flatten().min_by_key(|start| start.at_ms)
         }
         _ => None,
     }
+}
+
+/// When room that is made by evictions is there at the latest.
+fn made_ms(case: &Case<'_>, made: &Evicts) -> u64 {
+    let victims = made.victims.iter().filter_map(|token| case.state.attempt(*token));
+    let leaving = victims.map(|victim| evicted_ms(case, victim)).max();
+    made.at_ms.saturating_add(leaving.unwrap_or(0))
 }
 
 /// The reservation of others at whose end the expected start lies, on a host of it.
@@ -105,8 +116,15 @@ fn within_ms(case: &Case<'_>, over: &OverCeiling) -> Option<u64> {
 /// From the wish to end an attempt to its end, in ms, at the most: an evicted one has so much of its warning as its host
 /// gives (`node`'s life of an attempt has the same sum), then its grace.
 fn leaving_ms(case: &Case<'_>, attempt: &Attempt) -> u64 {
-    let evicted = attempt.end_reason.is_some_and(EndReason::is_eviction);
-    let warning = case.state.job(attempt.task.job).and_then(|job| job.spec.warning).filter(|_| evicted);
+    if attempt.end_reason.is_some_and(EndReason::is_eviction) {
+        return evicted_ms(case, attempt);
+    }
+    attempt.grace_ms.map_or(case.grace_ms, u64::from)
+}
+
+/// The same of one that is evicted.
+fn evicted_ms(case: &Case<'_>, attempt: &Attempt) -> u64 {
+    let warning = case.state.job(attempt.task.job).and_then(|job| job.spec.warning);
     let warning_ms = warning.map_or(0, |warning| u64::from(warning.eviction_ms()));
     attempt.grace_ms.map_or(case.grace_ms, u64::from).saturating_add(warning_ms)
 }

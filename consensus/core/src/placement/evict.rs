@@ -2,6 +2,7 @@
 //! ceiling. A search gives a complete plan or nothing: victims, and the slots that they leave. Cheapest first: lowest
 //! priority, then the least work lost, then the fewest cards.
 
+use super::look::Evicts;
 use super::pledge::located;
 use super::promise::Kept;
 use super::round::{Round, at_least};
@@ -23,6 +24,10 @@ use std::sync::Arc;
 
 /// Searches of one round: each looks at every host.
 const SEARCHES_MAX: usize = 16;
+/// Why others may be ended for a job that waits.
+const EVICTIONS: [EndReason; 2] = [EndReason::Preempt, EndReason::Reclaim];
+/// Times at which somebody's protection ends that are tried for the answer to `why`.
+const LOOKS_AHEAD_MAX: usize = 8;
 /// Parts of one gang for which one host is searched.
 const PARTS_PER_HOST_MAX: usize = 16;
 
@@ -36,7 +41,7 @@ impl<'p> Round<'p> {
             return false;
         }
         for (choice, ask) in (0_u8..).zip(job.spec.asks()) {
-            for reason in [EndReason::Preempt, EndReason::Reclaim] {
+            for reason in EVICTIONS {
                 if !self.may_search(job, ask, reason) || !self.may_search_again() {
                     continue;
                 }
@@ -47,6 +52,34 @@ impl<'p> Round<'p> {
             }
         }
         false
+    }
+
+    /// Notes for the job that is looked at when others may be ended for it.
+    pub(super) fn look_for_victims(&mut self, job: &Arc<Job>) {
+        if self.probe != Some(job.id) || !self.config.evicts || self.is_waiting_for_victims(job) {
+            return;
+        }
+        let attempts = self.view.hosts.iter().flat_map(|row| row.attempts.iter());
+        let protected = attempts.filter(|a| a.preemptible && a.spared_until_ms > self.now_ms);
+        let mut times: Vec<u64> = protected.map(|a| a.spared_until_ms).collect();
+        times.sort_unstable();
+        times.dedup();
+        // The last one too: by then nobody is protected any more.
+        let last = times.last().copied();
+        times.truncate(LOOKS_AHEAD_MAX);
+        let now_ms = self.now_ms;
+        let found = [now_ms].into_iter().chain(times).chain(last).find_map(|at_ms| {
+            self.now_ms = at_ms;
+            let asks = job.spec.asks().flat_map(|ask| EVICTIONS.map(|reason| (ask, reason)));
+            let found = asks
+                .filter(|(ask, reason)| self.may_search(job, ask, *reason))
+                .find_map(|(ask, reason)| self.search(job, ask, reason));
+            found.map(|(victims, slots)| Evicts { at_ms, victims, slots })
+        });
+        self.now_ms = now_ms;
+        if let Some(look) = &mut self.look {
+            look.evicts = found;
+        }
     }
 
     /// Drained hosts whose time has come, and queues above a lowered ceiling that do not let end.

@@ -12,7 +12,7 @@ use rota_protocol::job::AttemptState;
 use rota_protocol::plan::{PromiseBreak, Slot};
 use rota_protocol::reservation::{ReservationSpec, ReservedFor};
 use rota_protocol::work::Layout;
-use rota_protocol::{HostId, JobId};
+use rota_protocol::{HostId, JobId, Token};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -69,6 +69,17 @@ pub struct Expected {
     pub assumed: bool,
 }
 
+/// Whom a round would end for a job, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evicts {
+    /// From when on it may, ms since the epoch: now, or when they are protected no more.
+    pub at_ms: u64,
+    /// Who has to go.
+    pub victims: Vec<Token>,
+    /// Where it finds room then.
+    pub slots: Vec<Slot>,
+}
+
 /// A round's view of one job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Look {
@@ -82,6 +93,8 @@ pub struct Look {
     pub parts: Option<(u32, u32)>,
     /// The earliest opening, if there will be one.
     pub expected: Option<Expected>,
+    /// When others may be ended so that it finds room, if that will be.
+    pub evicts: Option<Evicts>,
     /// Why the start that it was promised cannot be kept, although nobody has said so yet.
     pub promise_broken: Option<PromiseBreak>,
     /// The nearest ask that the round would start now, if it does not start this one.

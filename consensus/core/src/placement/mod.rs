@@ -29,7 +29,7 @@ mod victims;
 mod view;
 
 pub use check::check_plan;
-pub use look::{Expected, Look, Verdict};
+pub use look::{Evicts, Expected, Look, Verdict};
 pub use market::TURN_MS;
 pub use nearer::Smaller;
 pub(crate) use share::{ShareKey, Shares};

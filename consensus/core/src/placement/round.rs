@@ -273,6 +273,7 @@ impl<'p> Round<'p> {
                     return Tried::Waits;
                 }
                 // Its own room is being made: others of its kind may still find some.
+                self.look_for_victims(job);
                 if self.is_waiting_for_victims(job) || self.evict_for(job) || self.move_for(job) {
                     return Tried::Waits;
                 }

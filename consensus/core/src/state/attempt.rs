@@ -69,7 +69,7 @@ pub struct Attempt {
     pub preemptible: bool,
     /// Part of a gang.
     pub in_gang: bool,
-    /// Not ended to make room before this log time: its job was evicted often enough.
+    /// Not ended to make room before this log time: its job was evicted often enough, or its queue lets it run so long.
     pub spared_until_ms: u64,
     /// The first of [`PORTS_OF_A_GANG`] ports on this host at which its gang meets; only one part has them: the one of
     /// lowest index of those that started first, or of the first that came when that one was gone.

@@ -214,6 +214,12 @@ impl QueueTable {
         self.path(id).find_map(|queue| queue.spec.priority_max).unwrap_or(PRIORITY_DEFAULT)
     }
 
+    /// How long attempts of a queue are left alone: what it or the nearest queue above it says, in ms.
+    #[must_use]
+    pub fn min_runtime_ms(&self, id: QueueId) -> u64 {
+        self.path(id).find_map(|queue| queue.spec.min_runtime_ms).unwrap_or(0)
+    }
+
     /// Whether `id` is `above` or lies below it.
     #[must_use]
     pub fn lies_in(&self, id: QueueId, above: &str) -> bool {

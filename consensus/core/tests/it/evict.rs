@@ -2,12 +2,16 @@
 //! and what the victims' ends are called.
 
 use crate::lab::{Lab, exit, user};
+use rota_core::explain::why;
 use rota_protocol::command::{Command, JobChange, Outcome};
 use rota_protocol::job::{Actor, AttemptEnd, EndReason, Role};
 use rota_protocol::plan::{Move, Refusal};
 use rota_protocol::reservation::{ReservationSpec, ReservedFor};
+use rota_protocol::why::StartBasis;
 use rota_protocol::{HostId, JobId, Token};
 
+/// Of jobs that say nothing.
+const GRACE_MS: u64 = 10_000;
 const REFUSED: Result<(), Refusal> = Err(Refusal::NotEvictable);
 
 fn four() -> Lab {
@@ -220,6 +224,43 @@ fn the_ends_of_victims() {
             assert!(job.place() > lab.state.job(urgent).expect("known").place());
         }
     }
+}
+
+/// A queue's least runtime holds against whoever would have the room, however urgent, and not against a drain; `why` says
+/// when it is over, and then it is so.
+#[test]
+fn nobody_is_ended_for_others_before_its_queues_least_runtime() {
+    for (reason, want) in [(EndReason::Preempt, "prio=90"), (EndReason::Reclaim, "prio=10")] {
+        let mut lab = Lab::with(&["h1 gpus=4xA100:80GiB cpus=64"]);
+        lab.queue("t min_runtime=600");
+        lab.queue("t/low");
+        lab.queue("u guarantee=4");
+        let low = lab.try_submit(user("t"), "gpus=4 prio=10 queue=t/low").expect("accepted");
+        assert_eq!(lab.begin(low, "0@h1:0,1,2,3"), Ok(()));
+        lab.all_started();
+        let granted_ms = lab.now_ms;
+        let tenant = if reason == EndReason::Reclaim { "u" } else { "t" };
+        let urgent = lab.try_submit(user(tenant), &format!("gpus=4 {want}")).expect("accepted");
+        let token = lab.token(low);
+        lab.now_ms += 599_000;
+        assert_eq!(lab.evict(Some(urgent), reason, &[token], "h1:0,1,2,3"), Err(Refusal::RanTooShort));
+        assert!(lab.plan().moves.iter().all(|one| !matches!(one, Move::Evict { .. })), "{reason:?}");
+        let start = why(&lab.state, urgent, lab.now_ms).and_then(|why| why.expected).expect("foretold");
+        assert_eq!(
+            (start.basis, start.at_ms),
+            (StartBasis::Eviction, granted_ms + 600_000 + GRACE_MS),
+            "{reason:?}"
+        );
+        lab.now_ms = granted_ms + 600_000;
+        assert!(lab.plan().moves.iter().any(|one| matches!(one, Move::Evict { .. })), "{reason:?}");
+    }
+    let mut lab = four();
+    lab.queue("t min_runtime=600");
+    let low = lab.submit("gpus=4");
+    assert_eq!(lab.begin(low, "0@h1:0,1,2,3"), Ok(()));
+    let (token, host) = (lab.token(low), HostId(2));
+    lab.system(Command::DrainWith { host, reason: "fan".into(), evict_at_ms: Some(0) });
+    assert_eq!(lab.evict(None, EndReason::Drain, &[token], ""), Ok(()));
 }
 
 /// R044: six evictions by short urgent jobs, then left alone: it runs to its end with its one retry untouched. After the

@@ -169,6 +169,7 @@ pub(crate) fn queue_spec(line: &str) -> QueueSpec {
             "tenants" => spec.tenants = value.split(',').map(str::to_owned).collect(),
             "excess" if value == "requeue" => spec.excess = Excess::RequeueYoungest,
             "priority_max" => spec.priority_max = Some(number(value) as u16),
+            "min_runtime" => spec.min_runtime_ms = Some(number(value) * 1_000),
             "weight" => spec.weight = number(value) as u32,
             "limit" => spec.time_limit_default_ms = Some(number(value) * 1_000),
             other => panic!("no such rule: {other}"),

@@ -133,7 +133,8 @@ fn arrivals_are_all_pods_once_and_then_more_up_to_the_limit() {
 #[test]
 fn a_list_that_asks_for_too_much_loses_pods_by_lot() {
     let trace = trace();
-    let asked = |arrivals: &[u32]| arrivals.iter().map(|shape| trace.shapes[*shape as usize].gpu_milli()).sum();
+    let asked =
+        |arrivals: &[u32]| arrivals.iter().map(|shape| trace.shapes[*shape as usize].gpu_milli()).sum();
     let whole: u64 = asked(&trace.pods);
     // Of 3 cards; the list asks for 2, and no pod for more than one.
     for (percent, least, most) in [(30, 0, 900), (40, 201, 1_200), (50, 501, 1_500)] {

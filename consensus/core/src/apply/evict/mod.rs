@@ -113,6 +113,9 @@ fn may_end(state: &State, one: &Eviction<'_>, victim: &Attempt, now_ms: u64) -> 
     if counted && state.job(victim.task.job).is_some_and(often) {
         return Err(Refusal::EvictedTooOften);
     }
+    if counted && now_ms < victim.spared_until_ms {
+        return Err(Refusal::RanTooShort);
+    }
     Ok(())
 }
 
