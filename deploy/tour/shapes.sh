@@ -313,7 +313,14 @@ SH
     same 'tasks that counted' "$(find "$WORK/count" -name 'seen.*' | wc -l)" 6
     same 'most at once' "$most" 2
     must show "$array"; says '6 succeeded'
-    shown "six of six ran, $most at once at the most"
+    submit --name many --array 0-99 -- sh -c 'echo "task $ROTA_TASK_INDEX of many"'
+    array=$JOB
+    ends_with "$array" 0
+    note 'the output of each task is kept, also of those that the job has forgotten'
+    must logs "${array}_0"; says 'task 0 of many'
+    must logs "${array}_17"; says 'task 17 of many'
+    must logs "${array}_99"; says 'task 99 of many'
+    shown "six of six ran, $most at once at the most; output of the first and the last of a hundred"
 }
 
 scene_after() {

@@ -12,6 +12,7 @@ use crate::elections::Chosen;
 use crate::http::{self, Health, HttpState, MetricsToken};
 use crate::io::clock;
 use crate::lead;
+use crate::logic::reconcile::LocalState;
 use crate::machine::{self, MachineError};
 use crate::members::{door, life};
 use crate::meters::Meters;
@@ -158,8 +159,13 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     let place = shims.place();
     tracing::info!("isolation of tasks: {place}");
     metrics::gauge!(crate::meters::ISOLATION).set(f64::from(place.effective() as u8));
-    for attempt in &adopted {
-        tracing::info!(?attempt, "took over an attempt");
+    let (over, alive): (Vec<_>, Vec<_>) =
+        adopted.iter().partition(|attempt| matches!(attempt.state, LocalState::Ended(_)));
+    for attempt in alive {
+        tracing::info!(token = %attempt.token, "took over an attempt that runs");
+    }
+    if !over.is_empty() {
+        tracing::info!(attempts = over.len(), "found attempts that are over");
     }
     let node = Arc::new(Node::new(Parts { config, identity, boot, consensus, net, shims, life }));
     handler.set_node(Arc::clone(&node));

@@ -156,6 +156,10 @@ async fn answer(node: &Arc<Node>, request: PeerRequest) -> PeerReply {
                 Err(error) => PeerReply::Refused(error),
             }
         }
+        PeerRequest::FindTask { task } => match node.shims.find_task(task).await {
+            Ok(found) => PeerReply::Attempts(found),
+            Err(error) => PeerReply::Refused(error),
+        },
         PeerRequest::Signal { attempt, signal } => {
             node.shims.signal(attempt, signal).await;
             PeerReply::Done

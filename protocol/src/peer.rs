@@ -4,7 +4,7 @@
 use crate::api::{LogChunk, OutputStream};
 use crate::command::{Outcome, Proposal};
 use crate::error::PublicError;
-use crate::ids::{BootId, ClusterId, HostId, JobId, LeaseEpoch, Token};
+use crate::ids::{BootId, ClusterId, HostId, JobId, LeaseEpoch, TaskId, Token};
 use crate::job::Actor;
 use crate::lead::{LeadAsk, LeadNews};
 use crate::members::{Admission, PeerLife};
@@ -115,6 +115,11 @@ pub enum PeerRequest {
         /// How many peers have handed them on.
         hops: u8,
     },
+    /// Which ended attempts of a task the peer still has the output of.
+    FindTask {
+        /// Which task.
+        task: TaskId,
+    },
 }
 
 /// What a peer answers.
@@ -174,6 +179,8 @@ pub enum PeerReply {
     },
     /// What became of each of several renewals, in order.
     Renewals(Vec<Renewal>),
+    /// Attempts, in their order.
+    Attempts(Vec<Token>),
 }
 
 /// What became of one renewal.

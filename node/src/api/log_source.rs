@@ -3,11 +3,15 @@
 use super::caller::Caller;
 use super::not_found;
 use crate::logic::attempts::{self, Numbered};
+use crate::net::PeerLink;
 use crate::node::Node;
+use futures_util::{StreamExt, stream};
 use rota_protocol::api::ApiReply;
 use rota_protocol::error::{ErrorCode, PublicError};
 use rota_protocol::ids::{HostId, TaskId, Token};
 use rota_protocol::output::{AttemptName, LogAsk, LogNews, LogNote};
+use rota_protocol::peer::{PeerReply, PeerRequest};
+use std::time::Duration;
 
 /// An attempt whose output is to be read.
 #[derive(Debug, Clone)]
@@ -45,6 +49,41 @@ pub(super) enum Place {
     NoIndex,
     /// The job has no such attempt, or it is no longer kept.
     NoAttempt,
+}
+
+/// Hosts that are asked at once for what the state no longer knows.
+const ASKED_AT_ONCE: usize = 64;
+/// How long one may take to look.
+const SEARCH_TIME: Duration = Duration::from_secs(5);
+
+/// Looks on all hosts for an attempt that the state forgot: its output lies there for longer. None if nobody has it.
+pub(super) async fn search(node: &Node, ask: &LogAsk) -> Option<Source> {
+    let task = TaskId { job: ask.job, index: ask.index };
+    let hosts: Vec<(HostId, String)> =
+        node.consensus.read(|state| state.hosts().map(|host| (host.id, host.name.clone())).collect());
+    let questions = hosts.into_iter().map(|(host, name)| async move {
+        let found = if host == node.host {
+            node.shims.find_task(task).await.unwrap_or_default()
+        } else {
+            match node.net.call(host, PeerRequest::FindTask { task }, SEARCH_TIME).await {
+                Ok(PeerReply::Attempts(found)) => found,
+                _ => Vec::new(),
+            }
+        };
+        found.into_iter().map(move |token| (token, host, name.clone())).collect::<Vec<_>>()
+    });
+    let found = stream::iter(questions).buffer_unordered(ASKED_AT_ONCE).collect::<Vec<_>>().await;
+    let mut found: Vec<(Token, HostId, String)> = found.into_iter().flatten().collect();
+    found.sort_unstable_by_key(|(token, ..)| *token);
+    // Numbers of what is there: earlier ones may be gone for good.
+    let mut numbered = (1..).zip(found);
+    let meant = match ask.attempt {
+        None => numbered.last(),
+        Some(AttemptName::Number(number)) => numbered.find(|(at, _)| *at == number),
+        Some(AttemptName::Token(token)) => numbered.find(|(_, (other, ..))| *other == token),
+    };
+    let (number, (token, host, host_name)) = meant?;
+    Some(Source { token, number, host, host_name, because: None })
 }
 
 /// Where the output is now that is asked for; after an attempt that was read already, the next one.
@@ -116,8 +155,9 @@ pub(super) fn nowhere(found: &Place, ask: &LogAsk) -> PublicError {
         Place::NoAttempt => ("attempt", format!("job {job} has no such attempt, or it is no longer kept")),
         Place::Forgotten => {
             let task = TaskId { job, index: ask.index };
-            let kept = "a job keeps only its newest ended attempts, failed ones before others";
-            ("index", format!("where task {task} ran is no longer kept: {kept}"))
+            let kept =
+                "a job knows only its newest ended attempts, and no host that answers has output of it";
+            ("index", format!("where task {task} ran is no longer known: {kept}"))
         }
         _ => return not_found("job", &job.to_string()),
     };

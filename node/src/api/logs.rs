@@ -6,7 +6,7 @@
 
 use super::READ_DEADLINE;
 use super::caller::Caller;
-use super::log_source::{Place, Source, nowhere, place};
+use super::log_source::{Place, Source, nowhere, place, search};
 use super::read::touches;
 use super::session::Answers;
 use crate::net::PeerLink;
@@ -64,7 +64,10 @@ pub(super) async fn stream(node: &Node, caller: &Caller, wanted: Wanted, answers
     let mut after: Option<Token> = ask.after;
     let mut told: Option<Token> = None;
     loop {
-        let found = place(node, caller, ask, after);
+        let mut found = place(node, caller, ask, after);
+        if after.is_none() && matches!(found, Place::Forgotten | Place::NoAttempt) {
+            found = search(node, ask).await.map_or(found, Place::At);
+        }
         match found {
             Place::At(source) => {
                 if wanted.notes && told != Some(source.token) {

@@ -31,6 +31,7 @@ pub fn authorize(from: HostId, request: &PeerRequest) -> Result<(), PublicError>
         | PeerRequest::ReadIndex
         | PeerRequest::ReadLog { .. }
         | PeerRequest::FindLog { .. }
+        | PeerRequest::FindTask { .. }
         | PeerRequest::Session { .. }
         | PeerRequest::Lead(_)
         | PeerRequest::Authority { .. }

@@ -90,6 +90,7 @@ fn is_repeatable(request: &PeerRequest) -> bool {
         | PeerRequest::Renewals { .. }
         | PeerRequest::ReadLog { .. }
         | PeerRequest::FindLog { .. }
+        | PeerRequest::FindTask { .. }
         | PeerRequest::Authority { .. }
         | PeerRequest::Hail(_)
         | PeerRequest::Session { .. }

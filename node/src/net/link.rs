@@ -37,6 +37,7 @@ impl Class {
             PeerRequest::Propose { .. }
             | PeerRequest::ReadLog { .. }
             | PeerRequest::FindLog { .. }
+            | PeerRequest::FindTask { .. }
             | PeerRequest::Signal { .. }
             | PeerRequest::Authority { .. }
             | PeerRequest::Session { .. }

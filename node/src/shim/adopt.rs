@@ -68,7 +68,7 @@ pub(super) async fn look(inner: &Arc<Inner>, token: Token) {
         }
         Err(error) => {
             tracing::error!(%token, %error, "an attempt's record cannot be read");
-            Found { shim: None, exit: None, kept: false }
+            Found { shim: None, exit: None, task: None, kept: false }
         }
     };
     if let LocalState::Ended(record) = settle(inner, token, found).await {

@@ -9,9 +9,10 @@ use super::removed;
 use crate::cli::times::stamp;
 use rota_protocol::api::{LogChunk, OutputStream};
 use rota_protocol::spool::ExitRecord;
-use rota_protocol::{ErrorCode, PublicError, Token};
+use rota_protocol::{ErrorCode, PublicError, TaskId, Token};
 use std::io;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 impl ShimHost {
     /// The next piece of an attempt's output from byte `offset` on. Waits up to `wait` for a first byte or the end;
@@ -69,6 +70,18 @@ impl ShimHost {
         end_of(inner, token)?;
         let files = Stream::new(&inner.dir, token, stream);
         on_disk(move || files.last_lines(lines)).await
+    }
+
+    /// The ended attempts of a task whose output this host still has, in their order.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn find_task(&self, task: TaskId) -> Result<Vec<Token>, PublicError> {
+        /// Each looks at all that is kept.
+        static SEARCHES: Semaphore = Semaphore::const_new(1);
+        let _one = SEARCHES.acquire().await;
+        let dir = self.inner().dir.clone();
+        on_disk(move || record::of_task(&dir, task)).await
     }
 }
 

@@ -1,14 +1,14 @@
 //! The record of one attempt: the proof that its token was used, who keeps it, and how it ended.
 //!
 //! File: magic (8 bytes), then records: length u32 | CRC-32 of the body u32 | body; little-endian. First a
-//! [`ShimRecord`], later an [`ExitRecord`]. The keeping shim holds an exclusive lock on the file while it lives.
+//! [`ShimRecord`], later an [`ExitRecord`], and whose attempt it was: by then nobody else may know. The keeping shim holds an exclusive lock on the file while it lives.
 //! A file is made exactly once per token; whoever finds it unlocked and without an end seals it, under the lock, with
 //! an end of its own; a shim that comes late finds the seal and starts nothing.
 
-use rota_protocol::Token;
 use rota_protocol::codec;
 use rota_protocol::spool::{ExitRecord, ShimRecord};
 use rota_protocol::v1;
+use rota_protocol::{TaskId, Token};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -38,6 +38,7 @@ pub(crate) fn token_of(name: &str) -> Option<Token> {
 #[derive(Debug)]
 pub(crate) struct OwnRecord {
     file: File,
+    task: TaskId,
     len: u64,
 }
 
@@ -50,7 +51,7 @@ impl Drop for OwnRecord {
 
 impl OwnRecord {
     /// Makes the record of a token that was never used. `AlreadyExists` when it was.
-    pub(crate) fn create(path: &Path, record: &ShimRecord) -> io::Result<Self> {
+    pub(crate) fn create(path: &Path, record: &ShimRecord, task: TaskId) -> io::Result<Self> {
         let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
         // Someone may have come between the two calls and sealed the file.
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| io::ErrorKind::AlreadyExists)?;
@@ -64,17 +65,20 @@ impl OwnRecord {
             let _ = std::fs::remove_file(path);
             return Err(error);
         }
-        Ok(Self { file, len: bytes.len() as u64 })
+        Ok(Self { file, task, len: bytes.len() as u64 })
     }
 
     /// Adds the end. May be tried again after an error.
     pub(crate) fn end(&mut self, exit: &ExitRecord) -> io::Result<()> {
         let mut bytes = Vec::new();
         push(&mut bytes, exit)?;
+        // Last: builds that do not know it read no further.
+        push(&mut bytes, &self.task)?;
         let written = self.file.write_all(&bytes);
-        if written.is_err() {
+        match written {
+            Ok(()) => self.len += bytes.len() as u64,
             // Half a record would hide a whole one that is written later.
-            let _ = self.file.set_len(self.len);
+            Err(_) => drop(self.file.set_len(self.len)),
         }
         written
     }
@@ -92,6 +96,8 @@ pub(crate) struct Found {
     pub(crate) shim: Option<ShimRecord>,
     /// How it ended; none while it lives, or when its shim died.
     pub(crate) exit: Option<ExitRecord>,
+    /// Whose attempt it was, if its own shim told its end.
+    pub(crate) task: Option<TaskId>,
     /// A shim lives and keeps it.
     pub(crate) kept: bool,
 }
@@ -110,8 +116,23 @@ pub(crate) fn read(path: &Path) -> io::Result<Found> {
     };
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
-    let (shim, exit) = parse(&bytes);
-    Ok(Found { shim, exit, kept })
+    Ok(Found { kept, ..parse(&bytes) })
+}
+
+/// The ended attempts of a task whose records lie in a folder, in their order. Looks at every record there.
+pub(crate) fn of_task(dir: &Path, task: TaskId) -> io::Result<Vec<Token>> {
+    let names = std::fs::read_dir(dir)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    // Without a lock: for a moment it would look like another's, and a shim that makes its record would give up.
+    let of_task = |token: &Token| task_in(&record_path(dir, *token)).is_ok_and(|found| found == Some(task));
+    let mut found: Vec<Token> = names.filter_map(|name| token_of(&name)).filter(of_task).collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn task_in(path: &Path) -> io::Result<Option<TaskId>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(parse(&bytes).task)
 }
 
 /// Gives an attempt whose shim is gone without an end the end `exit`, durably. Returns the end that the file holds
@@ -132,7 +153,7 @@ pub(crate) fn seal(path: &Path, exit: &ExitRecord) -> io::Result<Option<ExitReco
 fn seal_locked(file: &mut File, exit: &ExitRecord) -> io::Result<ExitRecord> {
     let mut bytes = Vec::new();
     Read::take(&mut *file, FILE_BYTES_MAX).read_to_end(&mut bytes)?;
-    let (shim, end) = parse(&bytes);
+    let Found { shim, exit: end, .. } = parse(&bytes);
     if let Some(end) = end {
         return Ok(end);
     }
@@ -160,6 +181,7 @@ enum Body<S, O, E> {
     /// Of a build that counted nothing.
     OldExit(O),
     Exit(E),
+    Task(TaskId),
 }
 
 trait Record: Serialize {
@@ -178,6 +200,12 @@ impl Record for ExitRecord {
     }
 }
 
+impl Record for TaskId {
+    fn body(&self) -> Result<Vec<u8>, codec::EncodeError> {
+        codec::encode(&Body::<(), (), ()>::Task(*self))
+    }
+}
+
 fn push<T: Record>(bytes: &mut Vec<u8>, record: &T) -> io::Result<()> {
     let body = record.body().map_err(io::Error::other)?;
     let len = u32::try_from(body.len()).map_err(io::Error::other)?;
@@ -187,21 +215,23 @@ fn push<T: Record>(bytes: &mut Vec<u8>, record: &T) -> io::Result<()> {
     Ok(())
 }
 
-fn parse(bytes: &[u8]) -> (Option<ShimRecord>, Option<ExitRecord>) {
-    let (mut shim, mut exit) = (None, None);
+/// What a file holds; whether somebody keeps it is not in it.
+fn parse(bytes: &[u8]) -> Found {
+    let mut found = Found { shim: None, exit: None, task: None, kept: false };
     let Some(mut rest) = bytes.strip_prefix(MAGIC) else {
-        return (None, None);
+        return found;
     };
     while let Some((body, after)) = next_body(rest) {
         match decode_body(body) {
-            Some(Body::Shim(record)) => shim = shim.or(Some(record)),
-            Some(Body::OldExit(record)) => exit = exit.or(Some(record.into())),
-            Some(Body::Exit(record)) => exit = exit.or(Some(record)),
+            Some(Body::Shim(record)) => found.shim = found.shim.or(Some(record)),
+            Some(Body::OldExit(record)) => found.exit = found.exit.or(Some(record.into())),
+            Some(Body::Exit(record)) => found.exit = found.exit.or(Some(record)),
+            Some(Body::Task(task)) => found.task = Some(task),
             None => break,
         }
         rest = after;
     }
-    (shim, exit)
+    found
 }
 
 fn decode_body(body: &[u8]) -> Option<Body<ShimRecord, v1::ExitRecord, ExitRecord>> {
@@ -226,6 +256,8 @@ mod tests {
     use rota_protocol::job::AttemptEnd;
     use rota_protocol::{BootId, ClusterId, LeaseEpoch};
 
+    const TASK: TaskId = TaskId { job: rota_protocol::JobId(9), index: 4 };
+
     fn shim() -> ShimRecord {
         ShimRecord {
             cluster: ClusterId(1),
@@ -244,15 +276,34 @@ mod tests {
     fn a_token_is_used_once_and_its_lock_tells_whether_it_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = record_path(dir.path(), Token(5));
-        let mut own = OwnRecord::create(&path, &shim()).unwrap();
-        let again = OwnRecord::create(&path, &shim()).unwrap_err();
+        let mut own = OwnRecord::create(&path, &shim(), TASK).unwrap();
+        let again = OwnRecord::create(&path, &shim(), TASK).unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
-        assert_eq!(read(&path).unwrap(), Found { shim: Some(shim()), exit: None, kept: true });
+        assert_eq!(read(&path).unwrap(), Found { shim: Some(shim()), exit: None, task: None, kept: true });
         assert_eq!(seal(&path, &exit(9)).unwrap(), None, "a kept record cannot be sealed");
         own.end(&exit(3)).unwrap();
         drop(own);
-        assert_eq!(read(&path).unwrap(), Found { shim: Some(shim()), exit: Some(exit(3)), kept: false });
+        assert_eq!(
+            read(&path).unwrap(),
+            Found { shim: Some(shim()), exit: Some(exit(3)), task: Some(TASK), kept: false }
+        );
         assert_eq!(seal(&path, &exit(9)).unwrap(), Some(exit(3)), "the first end stays");
+    }
+
+    #[test]
+    fn a_tasks_attempts_are_found_by_their_records() {
+        let dir = tempfile::tempdir().unwrap();
+        for (token, index) in [(9, 4), (5, 4), (7, 3), (6, 4)] {
+            let path = record_path(dir.path(), Token(token));
+            let mut own = OwnRecord::create(&path, &shim(), TaskId { index, ..TASK }).unwrap();
+            // One that has not ended is known by others.
+            if token != 6 {
+                own.end(&exit(0)).unwrap();
+            }
+        }
+        std::fs::write(dir.path().join("8.record"), b"torn").unwrap();
+        std::fs::write(dir.path().join("5.out"), b"no record").unwrap();
+        assert_eq!(of_task(dir.path(), TASK).unwrap(), [Token(5), Token(9)]);
     }
 
     /// A process that is forked at any moment has all descriptors until it runs its program.
@@ -260,7 +311,7 @@ mod tests {
     fn a_record_that_was_let_go_is_kept_by_no_copy_of_its_descriptor() {
         let dir = tempfile::tempdir().unwrap();
         let path = record_path(dir.path(), Token(5));
-        let own = OwnRecord::create(&path, &shim()).unwrap();
+        let own = OwnRecord::create(&path, &shim(), TASK).unwrap();
         let _copy = own.file.try_clone().unwrap();
         drop(own);
         assert!(!read(&path).unwrap().kept);
@@ -276,8 +327,7 @@ mod tests {
         bytes.extend_from_slice(&8_u32.to_le_bytes());
         bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
         bytes.extend_from_slice(&body);
-        let (_, end) = parse(&bytes);
-        assert_eq!(end, Some(ExitRecord { stdout_bytes: 1, stderr_bytes: 2, ..exit(3) }));
+        assert_eq!(parse(&bytes).exit, Some(ExitRecord { stdout_bytes: 1, stderr_bytes: 2, ..exit(3) }));
     }
 
     #[test]
@@ -286,7 +336,7 @@ mod tests {
         let path = record_path(dir.path(), Token(5));
         std::fs::write(&path, b"").unwrap();
         assert_eq!(seal(&path, &exit(1)).unwrap(), Some(exit(1)));
-        assert!(OwnRecord::create(&path, &shim()).is_err());
+        assert!(OwnRecord::create(&path, &shim(), TASK).is_err());
         assert_eq!(read(&path).unwrap().exit, Some(exit(1)));
     }
 
@@ -294,7 +344,7 @@ mod tests {
     fn every_cut_of_a_record_is_seen_and_can_be_sealed() {
         let dir = tempfile::tempdir().unwrap();
         let path = record_path(dir.path(), Token(5));
-        let mut own = OwnRecord::create(&path, &shim()).unwrap();
+        let mut own = OwnRecord::create(&path, &shim(), TASK).unwrap();
         let first = std::fs::read(&path).unwrap().len();
         own.end(&exit(0)).unwrap();
         drop(own);
@@ -302,16 +352,20 @@ mod tests {
         for cut in 0..whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();
             let found = read(&path).unwrap();
-            assert_eq!(found.exit, None, "cut at {cut}");
+            // The end may be whole although the task behind it is not.
+            let whole_end = found.exit.is_some();
+            assert!(!whole_end || found.exit == Some(exit(0)) && found.task.is_none(), "cut at {cut}");
             assert_eq!(found.shim.is_some(), cut >= first, "cut at {cut}");
-            assert_eq!(seal(&path, &exit(8)).unwrap(), Some(exit(8)));
-            assert_eq!(read(&path).unwrap().exit, Some(exit(8)));
+            let end = if whole_end { exit(0) } else { exit(8) };
+            assert_eq!(seal(&path, &exit(8)).unwrap(), Some(end.clone()));
+            assert_eq!(read(&path).unwrap().exit, Some(end));
         }
         for at in MAGIC.len()..whole.len() {
             let mut flipped = whole.clone();
             flipped[at] ^= 1;
             std::fs::write(&path, &flipped).unwrap();
-            assert_ne!(read(&path).unwrap(), Found { shim: Some(shim()), exit: Some(exit(0)), kept: false });
+            let sound = Found { shim: Some(shim()), exit: Some(exit(0)), task: Some(TASK), kept: false };
+            assert_ne!(read(&path).unwrap(), sound);
         }
     }
 }

@@ -77,7 +77,7 @@ fn keep_one(inherited: &Inherited, token: Token, order: &[u8], held: &mut Held) 
         boot: inherited.boot,
         shim_pid: Pid::as_raw(Some(rustix::process::getpid())).cast_unsigned(),
     };
-    let mut record = match OwnRecord::create(Path::new(&record_name(token)), &record) {
+    let mut record = match OwnRecord::create(Path::new(&record_name(token)), &record, order.task) {
         Ok(record) => record,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             inherited.tell_surely(token, &ShimEvent::Exists);

@@ -57,6 +57,7 @@ pub(crate) fn peer_requests() -> Vec<(&'static str, PeerRequest)> {
         ("Hail", PeerRequest::Hail(super::members::peer_life())),
         ("Clock", PeerRequest::Clock),
         ("Renewals", super::members::renewals()),
+        ("FindTask", PeerRequest::FindTask { task: TaskId { job: JobId(70_000), index: 3 } }),
     ]
 }
 
@@ -89,6 +90,7 @@ pub(crate) fn peer_replies() -> Vec<(&'static str, PeerReply)> {
         ("Renewals", super::members::renewed()),
     ];
     replies.extend(ADMISSIONS.into_iter().zip(admissions));
+    replies.push(("Attempts", PeerReply::Attempts(vec![token()])));
     replies.push(("Clock", PeerReply::Clock { boot: BootId(7), boottime_us: 86_400_000_000 }));
     replies
 }

@@ -128,7 +128,9 @@ impl PeerHandler for Recorder {
                 PeerRequest::Signal { .. } => {
                     PeerReply::Raft { body: vec![0; rota_protocol::limits::FRAME_BYTES_MAX] }
                 }
-                PeerRequest::Propose { .. } | PeerRequest::FindLog { .. } => std::future::pending().await,
+                PeerRequest::Propose { .. } | PeerRequest::FindLog { .. } | PeerRequest::FindTask { .. } => {
+                    std::future::pending().await
+                }
             }
         }
         .boxed()
