@@ -286,7 +286,12 @@ pub async fn stop(running: Running) {
     running.root.stop(Some("the agent stops".into()));
     node.consensus.shutdown().await;
     node.net.close();
-    tracing::info!("the agent has stopped; attempts go on");
+    // Renewed a moment ago: what runs here is ended before others may have its place.
+    let lease = node.config.profile.lease();
+    let lease_ms = lease.ttl_ms.saturating_sub(lease.kill_budget_ms);
+    tracing::info!(
+        "the agent has stopped; attempts go on until the lease ends, in {lease_ms} ms, unless it starts again"
+    );
 }
 
 /// Tells the log that this stop is somebody's plan: should the host stay away for longer than its lease, that is no

@@ -33,7 +33,8 @@ pub(super) fn order(node: &Node, token: Token) -> Option<Result<LaunchOrder, Str
         let pipe = mps::card_of(replica, attempt).map(|card| mps::pipe_folder(&node.config.data_dir, &card));
         let pipe = pipe.as_ref().map(|pipe| pipe.to_string_lossy());
         let mps_pipe = pipe.as_deref();
-        let env = task_env(&spec.env, TaskEnv { attempt: number, because, mps_pipe, ..task });
+        let env =
+            task_env(&spec.env, TaskEnv { attempt: number, because, mps_pipe, user_name: &job.user, ..task });
         let output = output::order(replica, attempt, &spec, node.config.output.limits());
         let kill_budget_ms = u32::try_from(params.kill_budget_ms).unwrap_or(u32::MAX);
         let roster = gang::roster(replica, attempt.task.job).filter(|_| meeting.is_some());

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `CUDA_VISIBLE_DEVICES`, `NVIDIA_VISIBLE_DEVICES` | UUIDs of the granted NVIDIA cards and slices; empty, `void` for none |
 //! | `ROCR_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES` | on hosts with AMD cards: UUIDs of the granted ones, and their numbers among those |
+//! | `USER`, `LOGNAME` | who submitted the job, unless the job says otherwise |
 //! | `ROTA_OTHER_DEVICES` | UUIDs of all other granted devices (FPGAs, what an operator described) |
 //! | `ROTA_JOB_ID`, `ROTA_TASK_INDEX`, `ROTA_TOKEN`, `ROTA_CLUSTER`, `ROTA_HOST` | who runs where |
 //! | `ROTA_ATTEMPT`, `ROTA_RESTART_REASON` | its number, from 1; why the attempt before it ended, in a word (`preempt`, `drain`, `move`, `reclaim`, `ceiling`, `failed`, `time_limit`, `host_lost`, `launch_failed`, `requeue`, `gang`, `shutdown`, `device`, `program`, `ended`), empty for the first |
@@ -81,6 +82,8 @@ pub struct TaskEnv<'a> {
     pub notes_base: &'a [u8],
     /// Its gang.
     pub gang: Option<&'a Meeting>,
+    /// Who submitted the job; empty if nobody knows.
+    pub user_name: &'a str,
 }
 
 impl<'a> TaskEnv<'a> {
@@ -89,7 +92,7 @@ impl<'a> TaskEnv<'a> {
     pub fn plain(cluster: ClusterId, host: HostId, token: Token, task: TaskId, notes_base: &'a [u8]) -> Self {
         let (gpu_milli, vram_mib, choice) = (0, 0, 0);
         let (attempt, because) = (1, "");
-        let (devices, share, mps_pipe, gang) = (Granted::NONE, None, None, None);
+        let (devices, share, mps_pipe, gang, user_name) = (Granted::NONE, None, None, None, "");
         Self {
             cluster,
             host,
@@ -105,6 +108,7 @@ impl<'a> TaskEnv<'a> {
             mps_pipe,
             notes_base,
             gang,
+            user_name,
         }
     }
 }
@@ -149,6 +153,10 @@ pub fn task_env(user: &[(Vec<u8>, Vec<u8>)], task: TaskEnv<'_>) -> Vec<(Vec<u8>,
         .cloned()
         .collect();
     env.extend(own.into_iter().map(|(name, value)| (name.as_bytes().to_vec(), value)));
+    // A user id without an account has no other name.
+    let said = |name: &str| user.iter().any(|(known, _)| known == name.as_bytes());
+    let missing = ["USER", "LOGNAME"].into_iter().filter(|name| !task.user_name.is_empty() && !said(name));
+    env.extend(missing.map(|name| (name.as_bytes().to_vec(), task.user_name.as_bytes().to_vec())));
     env
 }
 
@@ -228,6 +236,15 @@ mod tests {
         );
         assert_eq!(all(&env, "ROTA_NOTICE_FILE"), ["/data/tasks/77-ab.notice"]);
         assert_eq!(all(&env, "ROTA_REQUEUE_FILE"), ["/data/tasks/77-ab.requeue"]);
+    }
+
+    #[test]
+    fn whoever_submitted_is_the_user_unless_the_job_says_otherwise() {
+        let task = TaskEnv { user_name: "alice", ..plain(Granted::NONE) };
+        let env = text(&[("USER", "root"), ("A", "1")], task);
+        assert_eq!((all(&env, "USER"), all(&env, "LOGNAME")), (vec!["root".into()], vec!["alice".into()]));
+        let nobody = text(&[], plain(Granted::NONE));
+        assert!(all(&nobody, "USER").is_empty() && all(&nobody, "LOGNAME").is_empty());
     }
 
     #[test]

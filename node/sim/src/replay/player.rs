@@ -42,7 +42,7 @@ pub(super) struct Player<'h> {
     end_of: BTreeMap<Token, (u64, AttemptEnd)>,
     /// When something is due that no end or submission brings.
     wakes: BTreeSet<u64>,
-    /// Jobs that were cancelled before they started: when, and which.
+    /// Jobs that were cancelled before they, or all tasks of them, started: when, and which.
     cancels: BTreeSet<(u64, JobId)>,
     tick_ms: u64,
     guess_ms: u64,
@@ -155,7 +155,9 @@ impl<'h> Player<'h> {
         // What is due after all else is over is not waited for.
         let until_ms = now_ms.saturating_add(SPAN_MS_MAX);
         self.wakes.extend(shifted.filter(|at_ms| (now_ms + 1..until_ms).contains(at_ms)));
-        if let (JobState::Cancelled, None, Some(ended_ms)) = (job.state, job.started_ms, job.ended_ms) {
+        // What had started ran as long as it ran, but the rest of an array never came.
+        let is_cut = job.started_ms.is_none() || job.array.is_some();
+        if let (JobState::Cancelled, true, Some(ended_ms)) = (job.state, is_cut, job.ended_ms) {
             self.cancels.insert(((ended_ms + self.shift_ms).max(now_ms), id));
         }
         Ok(())
@@ -287,7 +289,7 @@ impl<'h> Player<'h> {
         self.ends.insert((at_ms, token));
     }
 
-    /// Jobs that nobody wanted any more when they had not started.
+    /// Jobs that nobody wanted any more when they had not started, or not all of them.
     fn cancel_jobs(&mut self, now_ms: u64) -> Result<(), ReplayError> {
         while let Some((at_ms, id)) = self.cancels.first().copied()
             && at_ms <= now_ms

@@ -163,6 +163,22 @@ fn what_was_cancelled_while_it_waited_is_cancelled_again() {
     assert_eq!((figures.started, figures.never_started, figures.max_wait_s), (2, 1, 80.0));
 }
 
+/// Of ten million tasks a few thousand ran: no more than the time until the cancel is replayed.
+#[test]
+fn an_array_that_was_cancelled_is_replayed_no_further_than_it_came() {
+    let array = Some(rota_protocol::job::ArraySpec { start: 0, end: 9_999_999, step: 1, parallel_max: 0 });
+    let cut = HistoryJob {
+        state: JobState::Cancelled,
+        array,
+        ended_ms: Some(T0 + 50_000),
+        ran_ms: vec![10_000],
+        ..job(1, 0, 0)
+    };
+    let report = replayed(&history(vec![host("a", 1)], vec![cut, job(2, 20, 10)]), Change::default());
+    let figures = &report.replayed.figures;
+    assert_eq!((figures.started, figures.makespan_s), (2, 50.0));
+}
+
 #[test]
 fn queues_that_jobs_name_are_there() {
     let mut named = job(1, 0, 10);

@@ -92,6 +92,10 @@ pub struct Place {
     pub(super) notes: Vec<String>,
 }
 
+fn below_tmp(path: &Path) -> bool {
+    path.starts_with("/tmp")
+}
+
 impl Place {
     /// Finds out what there is and makes the folders. What is missing is left out, and said.
     ///
@@ -260,8 +264,7 @@ impl Place {
             Group { controller: *controller, path: bytes(path) }
         });
         // What Rota must show the task, and what it came for, must stay visible.
-        let below_tmp = |path: &Path| path.starts_with("/tmp");
-        let private_tmp = !below_tmp(&ask.workdir) && !below_tmp(&self.data_dir);
+        let private_tmp = !below_tmp(&ask.workdir) && !self.lies_in_tmp();
         Cage {
             isolation: if self.namespaces && !ask.in_container {
                 settings.isolation
@@ -283,6 +286,11 @@ impl Place {
             nproc: settings.nproc,
             nodes: ask.nodes.into_iter().map(bytes).collect(),
         }
+    }
+
+    /// The data directory lies below the host's `/tmp`, which tasks then see.
+    pub(super) fn lies_in_tmp(&self) -> bool {
+        below_tmp(&self.data_dir)
     }
 
     /// The limit: what was asked, or else the task's part of the host.

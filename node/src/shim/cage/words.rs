@@ -31,6 +31,9 @@ impl fmt::Display for Place {
             means.push("namespaces");
             means.push("call filter");
         }
+        if self.namespaces && self.lies_in_tmp() {
+            means.push("the host's /tmp, since the data directory lies below it");
+        }
         if !means.is_empty() {
             write!(f, ": {}", means.join(", "))?;
         }
