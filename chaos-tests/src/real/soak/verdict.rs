@@ -22,14 +22,19 @@ const ENDS: Duration = Duration::from_secs(240);
 const AGAIN: Duration = Duration::from_secs(20);
 /// How long one peer may take with a list of all jobs of a soak, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// What is told when it takes longer than this.
+const SLOW: Duration = Duration::from_secs(1);
 /// Between two looks at all jobs.
 const LOOK: Duration = Duration::from_secs(1);
 /// Violations that are told of one leg.
 const TOLD_MAX: usize = 12;
 
 /// What one leg showed.
+#[derive(Default)]
 pub(super) struct Found {
     pub(super) well_ms: u64,
+    /// What took long of that.
+    slow: String,
     pub(super) wrong: Vec<String>,
     jobs: usize,
     lived: Lived,
@@ -37,8 +42,9 @@ pub(super) struct Found {
 
 impl Found {
     pub(super) fn words(&self) -> String {
+        let slow = if self.slow.is_empty() { String::new() } else { format!(" ({})", self.slow) };
         format!(
-            "{} jobs, {} attempts, {} tasks repeated, {} lived at once, {} violations",
+            "{} jobs, {} attempts, {} tasks repeated, {} lived at once, {} violations{slow}",
             self.jobs,
             self.lived.attempts,
             self.lived.repeated,
@@ -62,12 +68,13 @@ impl Verdicts {
 
     /// Waits until all is well and looks at everything.
     pub(super) async fn leg(&mut self, lab: &Lab, work: &Work) -> Result<Found, LabError> {
-        let mut found = Found { well_ms: 0, wrong: Vec::new(), jobs: 0, lived: Lived::default() };
+        let mut found = Found::default();
         let mended = Instant::now();
         let mut client = Stubborn::new(lab, 0);
         client.patience = PATIENCE;
-        if let Err(error) = well(lab, &mut client).await {
-            found.wrong.push(format!("I20: not well after the mending: {error}"));
+        match well(lab, &mut client).await {
+            Ok(slow) => found.slow = slow,
+            Err(error) => found.wrong.push(format!("I20: not well after the mending: {error}")),
         }
         found.well_ms = u64::try_from(mended.elapsed().as_millis()).unwrap_or(u64::MAX);
         // What was not answered is asked again under its own request id: now it must be taken, once.
@@ -138,14 +145,26 @@ impl Verdicts {
     }
 }
 
-/// All hosts are up, and a fresh submit is acknowledged.
-async fn well(lab: &Lab, client: &mut Stubborn) -> Result<(), LabError> {
+/// All hosts are up, and a fresh submit is acknowledged; what of it took long, for people.
+async fn well(lab: &Lab, client: &mut Stubborn) -> Result<String, LabError> {
+    let mut slow = Vec::new();
+    let mut at = Instant::now();
+    let mut done = |what: String| {
+        let took = at.elapsed();
+        if took > SLOW {
+            slow.push(format!("{what} after {} ms", took.as_millis()));
+        }
+        at = Instant::now();
+    };
     lab.until_up(lab.peers.len()).await?;
+    done("all up".into());
     for number in 0..lab.peers.len() {
         lab.until_answers(number).await?;
+        done(format!("n{} answers", number + 1));
     }
     client.submit(true_job("well")).await?;
-    Ok(())
+    done("a submit is acknowledged".into());
+    Ok(slow.join(", "))
 }
 
 /// All jobs, once all of these have ended or their time is over.
