@@ -113,7 +113,8 @@ impl Verdicts {
             found.wrong.push(format!("and {more} more"));
         }
         self.term = lab.cluster().await.map_or(self.term, |view| view.term);
-        self.last = Some(Found { wrong: Vec::new(), lived: found.lived.clone(), ..found });
+        self.last =
+            Some(Found { wrong: Vec::new(), slow: String::new(), lived: found.lived.clone(), ..found });
         Ok(found)
     }
 
