@@ -235,6 +235,20 @@ async fn what_the_runtime_cannot_make_is_the_hosts_fault() {
     }
 }
 
+/// An engine that can make no container can remove none either, as one whose configuration its user may not read: that
+/// holds nobody's devices for ever.
+#[tokio::test]
+async fn an_engine_that_refuses_everything_ends_the_attempt() {
+    for runtime in [Runtime::Podman, Runtime::Docker] {
+        let (mut lab, fake) = (Lab::new().await, Fake::new(runtime));
+        std::fs::write(fake.path("broken"), "").unwrap();
+        std::fs::write(fake.path("refuse"), "").unwrap();
+        lab.host.launch(fake.order(&lab, 1, "exit 0")).await.unwrap();
+        assert!(matches!(lab.ended(1).await.end, AttemptEnd::LaunchFailed { .. }));
+        assert_eq!((hooks_left(&lab), notes_left(&lab)), (0, 0));
+    }
+}
+
 /// Nothing that an attempt held is free while its container may be there: a refusing daemon is asked again.
 #[tokio::test]
 async fn a_removal_is_tried_until_it_succeeds() {

@@ -32,6 +32,8 @@ const TRY_MS: u64 = 10_000;
 /// First pause after a try that failed, in ms; doubled up to the greatest.
 const PAUSE_MS: u64 = 50;
 const PAUSE_MS_MAX: u64 = 2_000;
+/// Tries to remove what was most likely never made.
+const UNMADE_TRIES: u32 = 5;
 /// Longest end of standard error that goes into a reason, in bytes.
 const TAIL_BYTES: u64 = 300;
 
@@ -87,12 +89,18 @@ fn hook_of(around: &Around) -> Option<&EndHook> {
     around.runtime.as_ref()?.remove.as_ref()
 }
 
-/// Removes the container, however often it takes. Tells the agent once if it takes longer than killing may.
+/// Removes the container, however often it takes. Tells the agent once if it takes longer than killing may. Where the
+/// engine has never said that it made one (`made`), and all processes are gone, a removal that fails as well is no sign of
+/// one: after a few tries there is none.
 pub(super) fn remove(order: &LaunchOrder, link: &mut Link<'_>) {
     let Some(hook) = hook_of(&order.around) else { return };
     let began_ms = boottime_ms();
-    let (mut pause_ms, mut told) = (PAUSE_MS, false);
+    let (mut pause_ms, mut told, mut tries) = (PAUSE_MS, false, 0);
     while !try_once(hook, order.token, link) {
+        tries += 1;
+        if tries >= UNMADE_TRIES && !made(order) {
+            break;
+        }
         let late = boottime_ms().saturating_sub(began_ms) > u64::from(order.kill_budget_ms);
         told = told || (late && link.send(order.token, &ShimEvent::Stuck { left: 1 }) == Sent::Yes);
         doze(pause_ms, order.token, link);

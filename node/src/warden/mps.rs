@@ -8,6 +8,7 @@ use crate::io::{durable, proc};
 use rota_core::State;
 use rota_core::state::attempt::Attempt;
 use rota_protocol::DeviceUuid;
+use rota_protocol::ask::Ask;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -42,10 +43,15 @@ fn folder(data_dir: &Path, card: &DeviceUuid) -> PathBuf {
 /// The card that an attempt shares through MPS: a share whose ask names the label.
 #[must_use]
 pub fn card_of(replica: &State, attempt: &Attempt) -> Option<DeviceUuid> {
-    let card = attempt.devices.first().filter(|_| attempt.shares_card())?;
     let job = replica.job(attempt.task.job)?;
-    let ask = job.spec.ask_at(attempt.choice)?;
-    (ask.labels.get(LABEL.0).map(String::as_str) == Some(LABEL.1)).then(|| card.clone())
+    attempt.devices.first().filter(|_| is_asked(attempt, job.spec.ask_at(attempt.choice))).cloned()
+}
+
+/// Whether an attempt shares its card through MPS, and not merely by turns.
+#[must_use]
+pub fn is_asked(attempt: &Attempt, ask: Option<&Ask>) -> bool {
+    let named = |ask: &Ask| ask.labels.get(LABEL.0).map(String::as_str) == Some(LABEL.1);
+    attempt.shares_card() && ask.is_some_and(named)
 }
 
 /// The daemons of this host.

@@ -40,18 +40,29 @@ fn is_failure(end: &AttemptEnd) -> bool {
     !end.is_success() && matches!(end, AttemptEnd::Exited { .. } | AttemptEnd::Signalled { .. })
 }
 
-/// The job failed here and has run well elsewhere, but never here.
+/// The job failed here and has run well elsewhere, but never here, and failed nowhere else.
 fn ran_elsewhere(job: &Job, here: HostId) -> BTreeSet<HostId> {
     let well = |host: &EndedAttempt| host.end.is_success();
     let elsewhere = job.ended.iter().any(|ended| well(ended) && ended.host != here);
     let also_here = job.ended.iter().any(|ended| well(ended) && ended.host == here);
-    if elsewhere && !also_here { [here].into() } else { BTreeSet::new() }
+    let failed_elsewhere = failed_on(job).any(|host| host != here);
+    if elsewhere && !also_here && !failed_elsewhere { [here].into() } else { BTreeSet::new() }
 }
 
-/// Where a job that has just run well here had failed, and never run well.
-fn failed_elsewhere(job: &Job, here: HostId) -> BTreeSet<HostId> {
+/// Hosts on which it failed by itself.
+fn failed_on(job: &Job) -> impl Iterator<Item = HostId> {
     let failed = job.ended.iter().filter(|ended| ended.asked.is_none() && is_failure(&ended.end));
-    let mut hosts: BTreeSet<HostId> = failed.map(|ended| ended.host).filter(|host| *host != here).collect();
+    failed.map(|ended| ended.host)
+}
+
+/// Where a job that has just run well here had failed, and never run well. One that failed in several places fails
+/// wherever it is, now and then: it says nothing about any of them.
+fn failed_elsewhere(job: &Job, here: HostId) -> BTreeSet<HostId> {
+    let mut hosts: BTreeSet<HostId> = failed_on(job).collect();
+    if hosts.len() > 1 {
+        return BTreeSet::new();
+    }
+    hosts.remove(&here);
     if !hosts.is_empty() {
         let well = job.ended.iter().filter(|ended| ended.end.is_success());
         let well: BTreeSet<HostId> = well.map(|ended| ended.host).collect();

@@ -144,10 +144,11 @@ impl Guards {
     }
 
     /// What will be in use on a site once all that is being ended for others is gone and they have come; none if a
-    /// promise of another kind to somebody else binds the site. The job's own is given up for what it gets now.
-    pub(super) fn after_evictions(&self, ground: &Ground, at: usize, job: JobId) -> Option<Used> {
+    /// promise of another kind to somebody else binds the job there: it neither outranks that nor is over by then. The
+    /// job's own is given up for what it gets now.
+    pub(super) fn after_evictions(&self, ground: &Ground, at: usize, job: &Job) -> Option<Used> {
         let guards = || self.by_site.get(&at).into_iter().flatten().map(|guard| &self.list[*guard]);
-        if guards().any(|guard| guard.kept == Kept::Promised && guard.job.id != job) {
+        if self.binding(at, job, self.ends_ms(job)).any(|guard| guard.kept == Kept::Promised) {
             return None;
         }
         // What ends for nobody in particular is gone as well, also for the state machine.

@@ -48,7 +48,7 @@ impl<'p> Round<'p> {
         if fit::capable(host, want.ask).is_err() {
             return Vec::new();
         }
-        let Some(mut used) = self.guards.after_evictions(self.ground, at, job.id) else {
+        let Some(mut used) = self.guards.after_evictions(self.ground, at, job) else {
             return Vec::new();
         };
         used.launching = 0;

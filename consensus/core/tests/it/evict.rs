@@ -500,3 +500,40 @@ fn what_ends_anyway_is_counted_on() {
     lab.round();
     assert_eq!((lab.ending(stays), lab.ending(urgent)), (1, 1), "{:?}", lab.state.job(wide));
 }
+
+/// Whoever may end others may do so although a start is promised to somebody below: it is over before that, or outranks it.
+#[test]
+fn a_promise_to_others_is_in_no_evictions_way() {
+    for (high, what) in [
+        ("gpus=1 prio=60 limit=10", "over long before"),
+        ("gpus=1 prio=100 limit=10", "over long before"),
+        ("gpus=1 prio=60", "of higher standing"),
+    ] {
+        for low in ["gpus=1 array=0-11", "gpus=1 array=0-11 limit=60"] {
+            let mut lab = Lab::with(&[
+                "h1 gpus=4xA100:80GiB cpus=64",
+                "h2 gpus=4xA100:80GiB cpus=64",
+                "h3 gpus=4xA100:80GiB cpus=64",
+            ]);
+            let low = lab.submit(low);
+            lab.round();
+            lab.all_started();
+            assert_eq!(lab.live(low), 12);
+            lab.now_ms += 1_000;
+            let gang = lab.submit("gpus=4 gang=3 limit=10");
+            for _ in 0..4 {
+                lab.now_ms += 1_000;
+                lab.round();
+            }
+            assert!(lab.state.job(gang).is_some_and(|job| job.promise.is_some()), "it was promised a start");
+            let high = lab.submit(high);
+            lab.round();
+            assert_eq!(
+                lab.ending(low),
+                1,
+                "{what}: {:?}",
+                why(&lab.state, high, lab.now_ms).map(|why| why.verdict)
+            );
+        }
+    }
+}

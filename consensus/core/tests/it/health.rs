@@ -455,6 +455,25 @@ fn a_mass_alarm_takes_out_a_tenth() {
     lab.check_copies();
 }
 
+/// A program that fails now and then, wherever it runs, takes no host out of service.
+#[test]
+fn a_job_that_fails_in_several_places_blames_none_of_them() {
+    let mut lab = Lab::with(&["h1 cpus=4", "h2 cpus=4", "h3 cpus=4"]);
+    for _ in 0..8 {
+        let job = lab.submit("cpus=1 retries=3");
+        for (on, code) in [("0@h1", 1), ("0@h2", 1), ("0@h3", 0)] {
+            let until_ms = lab.state.job(job).map_or(0, |job| job.earliest_ms().max(job.rests_until_ms(0)));
+            lab.now_ms = lab.now_ms.max(until_ms);
+            assert_eq!(lab.begin(job, on), Ok(()));
+            let token = lab.token(job);
+            lab.end(token, exit(code));
+        }
+    }
+    for row in view::hosts_at(&lab.state, lab.now_ms) {
+        assert_eq!((row.care.failed_jobs, row.care.shunned), (0, false), "{}", row.name);
+    }
+}
+
 /// G14: three jobs that fail on a host and run well elsewhere keep work off it; time, runs that go well and an operator
 /// give it another chance, and never are more than a tenth of the hosts shunned.
 #[test]

@@ -3,6 +3,7 @@
 
 use super::nodes::{Granted, of_grant};
 use super::place::{CageAsk, Place};
+use crate::warden::mps;
 use rota_core::Attempt;
 use rota_protocol::DeviceUuid;
 use rota_protocol::device::{DeviceFacts, DeviceKind};
@@ -39,7 +40,7 @@ impl Place {
             as_agent: uid == own,
             as_dynamic: self.settings().is_dynamic(uid),
             in_container: spec.container.is_some(),
-            shares_card: attempt.shares_card(),
+            uses_mps: mps::is_asked(attempt, spec.ask_at(attempt.choice)),
         }
     }
 

@@ -60,8 +60,8 @@ pub struct CageAsk {
     pub as_dynamic: bool,
     /// A container runtime makes its view of the host, and needs for that what the full cage forbids.
     pub in_container: bool,
-    /// It shares a card through the driver's service, which needs the host's shared memory.
-    pub shares_card: bool,
+    /// It shares a card through the driver's service, which needs the host's shared memory. Sharing by turns does not.
+    pub uses_mps: bool,
 }
 
 /// What the agent says of itself and of what its host offers to all tasks together.
@@ -279,7 +279,7 @@ impl Place {
             devices: self.devices,
             probe: ask.probe.clone().or_else(|| Some(PROBE_DEFAULT.into())).map(bytes),
             private_tmp,
-            private_ipc: !ask.shares_card,
+            private_ipc: !ask.uses_mps,
             hidden: self.hidden(&ask).into_iter().map(bytes).collect(),
             keep_caps: ask.as_agent && settings.root_capabilities,
             nofile: settings.nofile,
