@@ -173,15 +173,21 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
         Actor::spawn(None, Root, Arc::clone(&node)).await.map_err(|e| AgentError::Actors(e.to_string()))?;
     renewals.abort();
     tokio::spawn(pass_on(from_shims, Arc::clone(&node)));
-    tokio::spawn(crate::storage::watch(Arc::downgrade(&node)));
-    tokio::spawn(crate::clocks::watch(Arc::downgrade(&node)));
-    tokio::spawn(lead::watch(Arc::downgrade(&node)));
+    keep_watch(&node);
     if let Some(addr) = node.config.http_listen {
         let listener =
             tokio::net::TcpListener::bind(addr).await.map_err(io(format!("cannot listen on {addr}")))?;
         tokio::spawn(serve_http(listener, http_state(&node, meters)?));
     }
     Ok(Running { node, root, _lock: lock })
+}
+
+/// What looks around by itself for as long as the agent runs.
+fn keep_watch(node: &Arc<Node>) {
+    tokio::spawn(crate::storage::watch(Arc::downgrade(node)));
+    tokio::spawn(crate::clocks::watch(Arc::downgrade(node)));
+    tokio::spawn(lead::watch(Arc::downgrade(node)));
+    tokio::spawn(crate::data::watch(Arc::downgrade(node)));
 }
 
 /// Whom to ask for the log while it is empty: hosts that were there when this one joined.
