@@ -38,7 +38,8 @@ pub(super) fn order(node: &Node, token: Token) -> Option<Result<LaunchOrder, Str
             true => Vec::new(),
             false => node.data.draw_view(token).into_os_string().into_vec(),
         };
-        let env = TaskEnv { attempt: number, because, mps_pipe, user_name: &job.user, inputs: &inputs, ..task };
+        let env =
+            TaskEnv { attempt: number, because, mps_pipe, user_name: &job.user, inputs: &inputs, ..task };
         let env = task_env(&spec.env, env);
         let output = output::order(replica, attempt, &spec, node.config.output.limits());
         let kill_budget_ms = u32::try_from(params.kill_budget_ms).unwrap_or(u32::MAX);

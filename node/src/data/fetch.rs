@@ -51,21 +51,24 @@ pub(super) fn begin(data: &Arc<Data>, peers: &Peers, wanted: Wanted, job: JobId)
     if !shelf.is_fetched(&wanted) {
         return;
     }
-    let mut flights = lock(&data.flights);
+    let (mut flights, number) = (lock(&data.flights), rand::random());
     let task = tokio::spawn(async move {
         let trouble = String::new();
         let result = Fetch { data: &own, peers: &peers, wanted: &of, job, whole: false, trouble }.run().await;
-        settle(&own, &of, result);
+        settle(&own, &of, number, result);
     });
     let standing = format!("looking for {}", wanted.0);
-    flights.insert(wanted, Flight { task: task.abort_handle(), standing });
+    flights.insert(wanted, Flight { number, task: task.abort_handle(), standing });
 }
 
-/// Whoever waits is told. Those for whom it came hold it already.
-fn settle(data: &Data, wanted: &Wanted, result: Result<(), Failure>) {
+/// Whoever waits is told. Those for whom it came hold it already; a later fetch of the same is another's business.
+fn settle(data: &Data, wanted: &Wanted, number: u64, result: Result<(), Failure>) {
     let waiting = {
-        let mut shelf = lock(&data.shelf);
-        lock(&data.flights).remove(wanted);
+        let (mut shelf, mut flights) = (lock(&data.shelf), lock(&data.flights));
+        if flights.get(wanted).is_none_or(|flight| flight.number != number) {
+            return;
+        }
+        flights.remove(wanted);
         shelf.fetch_over(wanted)
     };
     if let Err(failure) = result {

@@ -81,6 +81,8 @@ pub struct Data {
 
 /// A fetch under way.
 struct Flight {
+    /// Drawn, to tell it from a later one.
+    number: u64,
     task: tokio::task::AbortHandle,
     /// What it does, in a sentence.
     standing: String,
