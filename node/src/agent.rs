@@ -12,7 +12,6 @@ use crate::elections::Chosen;
 use crate::http::{self, Health, HttpState, MetricsToken};
 use crate::io::clock;
 use crate::lead;
-use crate::logic::reconcile::LocalState;
 use crate::machine::{self, MachineError};
 use crate::members::{door, life};
 use crate::meters::Meters;
@@ -22,7 +21,7 @@ use crate::net::{
 use crate::node::{Node, Parts};
 use crate::notify::Notify;
 use crate::peer_handler::Handler;
-use crate::shim::{ShimError, ShimHost, ShimNote};
+use crate::shim::{self, ShimError, ShimHost, ShimNote};
 use ractor::Actor;
 use rota_consensus::{Consensus, ConsensusConfig, PeerLink, StartError, Timings, fsync_pace};
 use rota_protocol::command::{Command, Proposal};
@@ -159,14 +158,7 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     let place = shims.place();
     tracing::info!("isolation of tasks: {place}");
     metrics::gauge!(crate::meters::ISOLATION).set(f64::from(place.effective() as u8));
-    let (over, alive): (Vec<_>, Vec<_>) =
-        adopted.iter().partition(|attempt| matches!(attempt.state, LocalState::Ended(_)));
-    for attempt in alive {
-        tracing::info!(token = %attempt.token, "took over an attempt that runs");
-    }
-    if !over.is_empty() {
-        tracing::info!(attempts = over.len(), "found attempts that are over");
-    }
+    shim::tell_adopted(&adopted);
     let node = Arc::new(Node::new(Parts { config, identity, boot, consensus, net, shims, life }));
     handler.set_node(Arc::clone(&node));
     let (root, _) =
