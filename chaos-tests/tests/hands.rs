@@ -84,6 +84,11 @@ fn t7_reasons_told() {
 }
 
 #[test]
+fn t8_inputs_fetched() {
+    row("T8", 1);
+}
+
+#[test]
 fn t10_prolog_hangs() {
     row("T10", 1);
 }

@@ -12,7 +12,6 @@ use crate::elections::Chosen;
 use crate::http::{self, Health, HttpState, MetricsToken};
 use crate::io::clock;
 use crate::lead;
-use crate::logic::reconcile::LocalState;
 use crate::machine::{self, MachineError};
 use crate::members::{door, life};
 use crate::meters::Meters;
@@ -22,7 +21,7 @@ use crate::net::{
 use crate::node::{Node, Parts};
 use crate::notify::Notify;
 use crate::peer_handler::Handler;
-use crate::shim::{ShimError, ShimHost, ShimNote};
+use crate::shim::{self, ShimError, ShimHost, ShimNote};
 use ractor::Actor;
 use rota_consensus::{Consensus, ConsensusConfig, PeerLink, StartError, Timings, fsync_pace};
 use rota_protocol::command::{Command, Proposal};
@@ -159,29 +158,28 @@ pub async fn start(config: AgentConfig) -> Result<Running, AgentError> {
     let place = shims.place();
     tracing::info!("isolation of tasks: {place}");
     metrics::gauge!(crate::meters::ISOLATION).set(f64::from(place.effective() as u8));
-    let (over, alive): (Vec<_>, Vec<_>) =
-        adopted.iter().partition(|attempt| matches!(attempt.state, LocalState::Ended(_)));
-    for attempt in alive {
-        tracing::info!(token = %attempt.token, "took over an attempt that runs");
-    }
-    if !over.is_empty() {
-        tracing::info!(attempts = over.len(), "found attempts that are over");
-    }
+    shim::tell_adopted(&adopted);
     let node = Arc::new(Node::new(Parts { config, identity, boot, consensus, net, shims, life }));
     handler.set_node(Arc::clone(&node));
     let (root, _) =
         Actor::spawn(None, Root, Arc::clone(&node)).await.map_err(|e| AgentError::Actors(e.to_string()))?;
     renewals.abort();
     tokio::spawn(pass_on(from_shims, Arc::clone(&node)));
-    tokio::spawn(crate::storage::watch(Arc::downgrade(&node)));
-    tokio::spawn(crate::clocks::watch(Arc::downgrade(&node)));
-    tokio::spawn(lead::watch(Arc::downgrade(&node)));
+    keep_watch(&node);
     if let Some(addr) = node.config.http_listen {
         let listener =
             tokio::net::TcpListener::bind(addr).await.map_err(io(format!("cannot listen on {addr}")))?;
         tokio::spawn(serve_http(listener, http_state(&node, meters)?));
     }
     Ok(Running { node, root, _lock: lock })
+}
+
+/// What looks around by itself for as long as the agent runs.
+fn keep_watch(node: &Arc<Node>) {
+    tokio::spawn(crate::storage::watch(Arc::downgrade(node)));
+    tokio::spawn(crate::clocks::watch(Arc::downgrade(node)));
+    tokio::spawn(lead::watch(Arc::downgrade(node)));
+    tokio::spawn(crate::data::watch(Arc::downgrade(node)));
 }
 
 /// Whom to ask for the log while it is empty: hosts that were there when this one joined.

@@ -4,6 +4,7 @@
 
 use crate::certificates::CertificateSettings;
 use crate::containers::{self, ContainersConfig};
+use crate::data::InputsConfig;
 use crate::devices::{DeviceConfig, DeviceSettings, Limit, host};
 use crate::elections::ElectionsConfig;
 use crate::hooks::{HooksConfig, SessionsConfig};
@@ -104,6 +105,8 @@ pub struct AgentConfig {
     pub hooks: HooksConfig,
     /// Interactive sessions.
     pub sessions: SessionsConfig,
+    /// Data that jobs name by its hash.
+    pub inputs: InputsConfig,
     /// Containers.
     pub containers: ContainersConfig,
     /// How far tasks are kept apart: `full`, `basic` or `none`.
@@ -144,6 +147,7 @@ impl Default for AgentConfig {
             output: OutputConfig::default(),
             hooks: HooksConfig::default(),
             sessions: SessionsConfig::default(),
+            inputs: InputsConfig::default(),
             containers: ContainersConfig::default(),
             isolation: Isolation::Full,
             tasks: CageSettings::default(),
@@ -203,6 +207,7 @@ impl AgentConfig {
         self.sharing.check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.profile.lease().check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.output.check().map_err(|e| ConfigError::Rule(e.to_string()))?;
+        self.inputs.check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.hooks.check().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.sessions.idle_ms().map_err(|e| ConfigError::Rule(e.to_string()))?;
         self.containers.check().map_err(ConfigError::Rule)?;

@@ -14,6 +14,7 @@ pub mod client;
 mod clocks;
 pub mod config;
 pub mod containers;
+pub mod data;
 pub mod demo;
 pub mod devices;
 pub mod doctor;

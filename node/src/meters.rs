@@ -105,6 +105,16 @@ pub const CERTIFICATE_RENEWALS: &str = "rota_certificate_renewals_total";
 pub const CERTIFICATE_SECONDS_LEFT: &str = "rota_certificate_remaining_seconds";
 /// What the cluster's authority has left.
 pub const AUTHORITY_SECONDS_LEFT: &str = "rota_authority_remaining_seconds";
+/// Bytes of blobs on this host, those on their way included.
+pub const INPUTS_BYTES: &str = "rota_inputs_cached_bytes";
+/// Inputs of attempts that were on this host.
+pub const INPUTS_HITS: &str = "rota_inputs_hits_total";
+/// Inputs of attempts that were not.
+pub const INPUTS_MISSES: &str = "rota_inputs_misses_total";
+/// Bytes of blobs fetched from other hosts.
+pub const INPUTS_FETCHED_BYTES: &str = "rota_inputs_fetched_bytes_total";
+/// Blobs thrown away because their bytes had another hash than their name.
+pub const INPUTS_REFUSED: &str = "rota_inputs_refused_total";
 /// This build. Label `version`; always 1.
 pub const BUILD_INFO: &str = "rota_build_info";
 
@@ -137,7 +147,12 @@ const fn metric(name: &'static str, kind: Kind, unit: Unit, help: &'static str) 
 }
 
 /// Every metric.
-pub const ALL: [Metric; 44] = [
+pub const ALL: [Metric; 49] = [
+    metric(INPUTS_BYTES, Kind::Gauge, Unit::Bytes, "Blobs on this host"),
+    metric(INPUTS_HITS, Kind::Counter, Unit::Count, "Inputs of attempts that were here"),
+    metric(INPUTS_MISSES, Kind::Counter, Unit::Count, "Inputs of attempts that were not here"),
+    metric(INPUTS_FETCHED_BYTES, Kind::Counter, Unit::Bytes, "Blobs fetched from other hosts"),
+    metric(INPUTS_REFUSED, Kind::Counter, Unit::Count, "Blobs whose bytes had another hash"),
     metric(CERTIFICATE_RENEWALS, Kind::Counter, Unit::Count, "Renewals of this host's certificate"),
     metric(CERTIFICATE_SECONDS_LEFT, Kind::Gauge, Unit::Seconds, "Until this host's certificate ends"),
     metric(AUTHORITY_SECONDS_LEFT, Kind::Gauge, Unit::Seconds, "Until the cluster's authority ends"),

@@ -8,12 +8,14 @@ use crate::actors::{
     warden,
 };
 use crate::config::AgentConfig;
+use crate::data::Data;
 use crate::io::clock;
 use crate::lead::Serving;
 use crate::logic::container::Executor;
 use crate::logic::dirt::Dirt;
 use crate::logic::health::Faults;
 use crate::logic::lease_book::LeaseBook;
+use crate::logic::reconcile::LocalState;
 use crate::members::Membership;
 use crate::net::{Identity, Net};
 use crate::relay::Relay;
@@ -122,6 +124,8 @@ pub struct Node {
     pub net: Arc<Net>,
     /// Running attempts.
     pub shims: ShimHost,
+    /// Blobs.
+    pub data: Arc<Data>,
     /// The container runtime of this host.
     pub containers: Option<Executor>,
     /// Ways to the actors.
@@ -183,6 +187,9 @@ impl Node {
     /// Puts the parts together; nothing runs yet.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
+        let mut living = parts.shims.locals();
+        living.retain(|_, local| !matches!(local.state, LocalState::Ended(_)));
+        let living = living.into_keys().collect();
         let sharing_daemons = Mps::new(&parts.config.data_dir, &parts.config.sharing.mps_control);
         Self {
             host: parts.identity.host,
@@ -190,6 +197,7 @@ impl Node {
             boot: parts.boot,
             incarnation: clock::wall_ms(),
             leases: Mutex::new(LeaseBook::new(parts.config.profile.lease())),
+            data: Data::open(&parts.config.data_dir, &parts.config.inputs, &living),
             containers: crate::containers::find(&parts.config.containers),
             config: parts.config,
             identity: parts.identity,

@@ -4,6 +4,7 @@
 //! to whoever can answer it.
 
 use crate::api::{session, sessions};
+use crate::data;
 use crate::io::clock;
 use crate::lead;
 use crate::logic::lease_book::{Receipt, RoundEnd};
@@ -172,6 +173,9 @@ async fn answer(node: &Arc<Node>, request: PeerRequest) -> PeerReply {
         }
         PeerRequest::Clock => PeerReply::Clock { boot: node.boot, boottime_us: clock::boottime_us() },
         PeerRequest::Lead(ask) => lead::answer(node, ask).await,
+        PeerRequest::Data(ask) => {
+            data::answer_peer(node, ask).await.map_or_else(PeerReply::Refused, PeerReply::Data)
+        }
         PeerRequest::Authority { ca } => {
             let named =
                 node.consensus.read(|state| state.trust().authorities().iter().any(|known| known.ca == ca));

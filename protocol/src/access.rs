@@ -24,6 +24,7 @@ impl ApiRequest {
             | Self::MoveLead { .. }
             | Self::ChangeTrust { .. }
             | Self::Members(_)
+            | Self::Data(_)
             | Self::Session(_) => false,
             Self::Authenticate { .. }
             | Self::Queue { .. }

@@ -5,6 +5,7 @@
 //! QUIC with the API's ALPN (the first request must be `Authenticate`).
 use crate::change::Changes;
 use crate::command::{JobChange, TokenUse};
+use crate::data::{DataAsk, DataNews};
 use crate::error::PublicError;
 pub use crate::filter::QueueFilter;
 use crate::health::Tending;
@@ -281,6 +282,8 @@ pub enum ApiRequest {
     Members(MembersAsk),
     /// GPUs and CPUs that users held since the cluster began.
     Usage(Freshness),
+    /// About blobs on the host that is asked.
+    Data(DataAsk),
 }
 
 /// What can be answered.
@@ -392,4 +395,6 @@ pub enum ApiReply {
     Members(MembersAnswer),
     /// What users held, by tenant, user and queue.
     Usage(Vec<crate::why_more::UsageRow>),
+    /// About blobs.
+    Data(DataNews),
 }

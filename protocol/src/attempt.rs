@@ -174,6 +174,13 @@ pub enum AttemptEnd {
         /// For how long, in ms.
         idle_ms: u64,
     },
+    /// Its inputs could not be had on its host; nothing was started.
+    InputsMissing {
+        /// No host of the cluster has them: nothing that another host could help with.
+        nowhere: bool,
+        /// Which, and why.
+        reason: String,
+    },
 }
 
 impl AttemptEnd {
@@ -186,7 +193,9 @@ impl AttemptEnd {
     /// The end counts against the user's retries (a host's fault and a preemption do not).
     #[must_use]
     pub fn is_users(&self) -> bool {
-        use AttemptEnd::{Exited, Idle, OutOfMemory, ProgramFault, Signalled, TimeLimit, VramLimit};
+        use AttemptEnd::{
+            Exited, Idle, InputsMissing, OutOfMemory, ProgramFault, Signalled, TimeLimit, VramLimit,
+        };
         matches!(
             self,
             Exited { .. }
@@ -196,6 +205,7 @@ impl AttemptEnd {
                 | OutOfMemory { .. }
                 | VramLimit { .. }
                 | Idle { .. }
+                | InputsMissing { nowhere: true, .. }
         )
     }
 
@@ -210,7 +220,7 @@ impl AttemptEnd {
             Self::Cancelled => 130,
             Self::Preempted => 123,
             Self::Requeued { code } => *code,
-            Self::LaunchFailed { .. } => 127,
+            Self::LaunchFailed { .. } | Self::InputsMissing { .. } => 127,
             Self::ProgramFault { .. } | Self::VramLimit { .. } | Self::Idle { .. } => 120,
             Self::Fenced
             | Self::Lost
@@ -247,6 +257,7 @@ impl fmt::Display for AttemptEnd {
                 write!(f, "vram limit: asked {}, used {}", Mib(*asked_mib), Mib(*used_mib))
             }
             Self::SharedFault => f.write_str("shared GPU fault"),
+            Self::InputsMissing { reason, .. } => write!(f, "its inputs are missing: {reason}"),
             Self::Idle { idle_ms } => write!(f, "held its cards idle for {} min", idle_ms / 60_000),
         }
     }

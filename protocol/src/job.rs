@@ -4,6 +4,7 @@ pub use crate::attempt::{AttemptEnd, AttemptState, EndReason};
 
 use crate::ask::{Ask, CARD_MILLI};
 use crate::container::ContainerSpec;
+use crate::data::Input;
 use crate::limits::PRIORITY_DEFAULT;
 use crate::output::OutputSpec;
 use crate::pace::Pace;
@@ -142,6 +143,8 @@ pub struct JobSpec {
     pub idle_until_ms: Option<u64>,
     /// What its user knows of its pace; boxed: few jobs say it.
     pub pace: Option<Box<Pace>>,
+    /// Blobs that each task finds where it runs.
+    pub inputs: Box<[Input]>,
 }
 
 impl Default for JobSpec {
@@ -177,6 +180,7 @@ impl Default for JobSpec {
             container: None,
             idle_until_ms: None,
             pace: None,
+            inputs: Box::default(),
         }
     }
 }

@@ -19,6 +19,7 @@ pub mod change;
 pub mod codec;
 pub mod command;
 pub mod container;
+pub mod data;
 pub mod device;
 mod device_detail;
 pub mod error;

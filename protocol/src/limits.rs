@@ -82,5 +82,11 @@ pub const PACE_SPEEDS_MAX: usize = 32;
 pub const HOSTS_MAX: usize = 20_000;
 /// Most memory that one host may offer, in MiB (1 PiB), as for an ask: more is an error code or a limit that is none.
 pub const HOST_MEM_MIB_MAX: u64 = 1 << 30;
+/// Most inputs of one job.
+pub const INPUTS_MAX: usize = 64;
+/// Longest name of an input, in bytes: a short path.
+pub const INPUT_NAME_BYTES_MAX: usize = 255;
+/// Most bytes of a blob in one request or reply.
+pub const BLOB_PIECE_BYTES_MAX: usize = 512 << 10;
 /// Most renewals of leases in one request between peers: all hosts of a large cluster at once.
 pub const RENEWALS_MAX: usize = 1_024;

@@ -3,6 +3,7 @@
 
 use crate::api::{LogChunk, OutputStream};
 use crate::command::{Outcome, Proposal};
+use crate::data::{BlobAsk, BlobNews};
 use crate::error::PublicError;
 use crate::ids::{BootId, ClusterId, HostId, JobId, LeaseEpoch, TaskId, Token};
 use crate::job::Actor;
@@ -120,6 +121,8 @@ pub enum PeerRequest {
         /// Which task.
         task: TaskId,
     },
+    /// About blobs.
+    Data(BlobAsk),
 }
 
 /// What a peer answers.
@@ -181,6 +184,8 @@ pub enum PeerReply {
     Renewals(Vec<Renewal>),
     /// Attempts, in their order.
     Attempts(Vec<Token>),
+    /// About blobs.
+    Data(BlobNews),
 }
 
 /// What became of one renewal.

@@ -74,6 +74,8 @@ pub struct LaunchOrder {
     pub around: Around,
     /// What bounds it.
     pub cage: Cage,
+    /// The folder of its inputs; empty for none.
+    pub inputs: Vec<u8>,
 }
 
 /// Who keeps an attempt, written before its task starts: whoever finds the record knows that the token was used.

@@ -1,5 +1,6 @@
 //! What an answer to "why does it wait?" says beside its first fields.
 
+use crate::data::StagingRow;
 use crate::ids::JobId;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,8 @@ pub struct WhyMore {
     pub evicted: Option<String>,
     /// An array of which some tasks have started: how long others wait beside them is in `waits` as `runs`.
     pub partly: bool,
+    /// What was granted and waits for its inputs.
+    pub staging: Vec<StagingRow>,
 }
 
 /// What one queue holds, against its siblings.

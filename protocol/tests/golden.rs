@@ -15,6 +15,8 @@
 
 #[path = "golden/clients.rs"]
 mod clients;
+#[path = "golden/data.rs"]
+mod data;
 #[path = "golden/first.rs"]
 mod first;
 #[path = "golden/further.rs"]

@@ -3,7 +3,7 @@
 
 use super::row::Row;
 use super::{
-    Bench, again, agent_death, booted, cards, ends, hooks, inside, memory, reboot, sessions, starved,
+    Bench, again, agent_death, booted, cards, ends, hooks, inputs, inside, memory, reboot, sessions, starved,
     unkillable,
 };
 use rota_node::lab::{LabError, violations};
@@ -45,7 +45,7 @@ pub const ROWS: [(&str, Try); 37] = [
     ("T5", |bench| Box::pin(ends::cancels_race(bench))),
     ("T6", |bench| Box::pin(ends::preemptors_cancelled(bench))),
     ("T7", |bench| Box::pin(ends::reasons_told(bench))),
-    ("T8", |_| Box::pin(async { Ok(no_cache()) })),
+    ("T8", |bench| Box::pin(inputs::fetched(bench))),
     ("T9", |bench| {
         Box::pin(scenario(
             bench,
@@ -78,12 +78,6 @@ pub const ROWS: [(&str, Try); 37] = [
     ("R063", |bench| Box::pin(again::array_goes_on(bench))),
     ("R097", |bench| Box::pin(sessions::same_everywhere(bench))),
 ];
-
-/// T8 is about blobs that are fetched ahead and shared.
-fn no_cache() -> Row {
-    let what = "the source of a prefetch dies, a checksum is wrong, a cache is full";
-    Row::new("T8", what, None).without_subject("Rota keeps no cache of data and fetches nothing ahead")
-}
 
 /// T12 is about jobs that are moved while they run.
 fn no_migration() -> Row {

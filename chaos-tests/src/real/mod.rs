@@ -24,6 +24,7 @@ pub mod gang_size;
 pub mod hands;
 pub mod hooks;
 mod host_files;
+mod inputs;
 mod inside;
 pub mod lead;
 mod load;

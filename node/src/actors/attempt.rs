@@ -2,20 +2,25 @@
 //! one at a time. Supervisor: reconciler; when this dies the shim goes on, and the reconciler looks at it again.
 
 use super::reconciler;
+use crate::data::{self, Failure};
+use crate::io::clock;
 use crate::node::Node;
 use crate::shim::{LaunchError, ShimNote};
 use crate::warden::mps;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use rota_protocol::Token;
-use rota_protocol::job::EndReason;
-use rota_protocol::spool::LaunchOrder;
-use std::sync::Arc;
+use rota_protocol::job::{AttemptEnd, EndReason};
+use rota_protocol::spool::{ExitRecord, LaunchOrder};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// What it is told.
 pub enum Msg {
     /// Start the task.
     Launch(Box<LaunchOrder>),
+    /// Its inputs are here, or cannot be.
+    Staged(Box<LaunchOrder>, Result<(), Failure>),
     /// End it.
     End(EndReason),
     /// Tell the task who is in its gang now.
@@ -35,6 +40,8 @@ pub struct State {
     token: Token,
     /// What the task was not told of its gang yet.
     untold: Option<String>,
+    /// What brings its inputs: until that is done there is no shim. It goes with this actor.
+    staging: JoinSet<()>,
 }
 
 impl Actor for Attempt {
@@ -47,7 +54,7 @@ impl Actor for Attempt {
         _: ActorRef<Msg>,
         (node, token): (Arc<Node>, Token),
     ) -> Result<State, ActorProcessingErr> {
-        Ok(State { node, token, untold: None })
+        Ok(State { node, token, untold: None, staging: JoinSet::new() })
     }
 
     async fn handle(
@@ -58,17 +65,18 @@ impl Actor for Attempt {
     ) -> Result<(), ActorProcessingErr> {
         super::failpoint::hit("attempt");
         match message {
-            Msg::Launch(order) => {
-                match launch(&state.node, *order).await {
-                    Ok(()) => {}
-                    // Ordered before, by an earlier actor: its notes come as if this one had ordered it.
-                    Err(LaunchError::Known(_)) => {}
-                    Err(error) => {
-                        tracing::warn!(token = %state.token, %error, "a launch failed");
-                        let note = ShimNote::LaunchFailed { token: state.token, reason: error.to_string() };
-                        state.node.doors.reconciler.send(reconciler::Msg::Shim(note));
-                    }
-                }
+            Msg::Launch(order) if order.inputs.is_empty() => begin(state, *order).await,
+            Msg::Launch(order) => stage(&myself, state, order),
+            // Whatever comes after an end was asked is too late.
+            Msg::Staged(..) if state.staging.is_empty() => {}
+            Msg::Staged(order, brought) => {
+                state.staging.shutdown().await;
+                staged(state, *order, brought).await;
+            }
+            Msg::End(reason) if !state.staging.is_empty() => {
+                // Only when it has stopped does it take nothing any more that would have to be let go.
+                state.staging.shutdown().await;
+                never_ran(state, reason.end());
             }
             Msg::End(reason) => state.node.shims.end(state.token, reason).await,
             Msg::Gang(text) => {
@@ -82,6 +90,52 @@ impl Actor for Attempt {
             }
         }
         Ok(())
+    }
+}
+
+/// Brings its inputs beside this actor, so that an end is heard meanwhile.
+fn stage(myself: &ActorRef<Msg>, state: &mut State, order: Box<LaunchOrder>) {
+    let (node, myself) = (Arc::clone(&state.node), myself.clone());
+    state.staging.spawn(async move {
+        let brought = data::stage(&node, &order).await;
+        // An actor that is gone has a successor, which begins anew.
+        let _ = myself.cast(Msg::Staged(order, brought));
+    });
+}
+
+/// The lease may be another one by now: what was granted under the old one does not start.
+async fn staged(state: &State, order: LaunchOrder, brought: Result<(), Failure>) {
+    let may_start = {
+        let lease = state.node.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = lease.as_ref().map(|own| &own.holder);
+        own.is_some_and(|holder| holder.may_start(order.epoch, clock::boottime_ms()))
+    };
+    match brought {
+        Ok(()) if may_start => begin(state, order).await,
+        Ok(()) => never_ran(state, AttemptEnd::Fenced),
+        Err(Failure { nowhere, reason }) => {
+            tracing::warn!(token = %state.token, reason, "an attempt cannot have its inputs");
+            never_ran(state, AttemptEnd::InputsMissing { nowhere, reason });
+        }
+    }
+}
+
+/// It ended before there was a shim.
+fn never_ran(state: &State, end: AttemptEnd) {
+    let record = ExitRecord::never_ran(state.token, end);
+    state.node.doors.reconciler.send(reconciler::Msg::Shim(ShimNote::Ended { record }));
+}
+
+async fn begin(state: &State, order: LaunchOrder) {
+    match launch(&state.node, order).await {
+        Ok(()) => {}
+        // Ordered before, by an earlier actor: its notes come as if this one had ordered it.
+        Err(LaunchError::Known(_)) => {}
+        Err(error) => {
+            tracing::warn!(token = %state.token, %error, "a launch failed");
+            let note = ShimNote::LaunchFailed { token: state.token, reason: error.to_string() };
+            state.node.doors.reconciler.send(reconciler::Msg::Shim(note));
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use rota_core::Attempt;
 use rota_protocol::Token;
 use rota_protocol::ask::CARD_MILLI;
 use rota_protocol::spool::LaunchOrder;
+use std::os::unix::ffi::OsStringExt;
 use std::sync::PoisonError;
 
 /// All that the shim needs; none when the log has moved on, a reason when this host cannot run it.
@@ -33,8 +34,13 @@ pub(super) fn order(node: &Node, token: Token) -> Option<Result<LaunchOrder, Str
         let pipe = mps::card_of(replica, attempt).map(|card| mps::pipe_folder(&node.config.data_dir, &card));
         let pipe = pipe.as_ref().map(|pipe| pipe.to_string_lossy());
         let mps_pipe = pipe.as_deref();
+        let inputs = match spec.inputs.is_empty() {
+            true => Vec::new(),
+            false => node.data.draw_view(token).into_os_string().into_vec(),
+        };
         let env =
-            task_env(&spec.env, TaskEnv { attempt: number, because, mps_pipe, user_name: &job.user, ..task });
+            TaskEnv { attempt: number, because, mps_pipe, user_name: &job.user, inputs: &inputs, ..task };
+        let env = task_env(&spec.env, env);
         let output = output::order(replica, attempt, &spec, node.config.output.limits());
         let kill_budget_ms = u32::try_from(params.kill_budget_ms).unwrap_or(u32::MAX);
         let roster = gang::roster(replica, attempt.task.job).filter(|_| meeting.is_some());
@@ -62,6 +68,7 @@ pub(super) fn order(node: &Node, token: Token) -> Option<Result<LaunchOrder, Str
             life: node.config.life_order(job.user.clone(), spec.session.as_deref().copied()),
             around: meeting.as_ref().map(gang::Meeting::around).unwrap_or_default(),
             cage,
+            inputs,
         };
         Some(match (&spec.container, &node.containers) {
             (None, _) => Ok(order),

@@ -178,6 +178,7 @@ fn ended(state: &mut State, mut record: ExitRecord) {
         return;
     }
     stains::gone(&state.node, record.token);
+    state.node.data.over(record.token);
     metrics::counter!(crate::meters::OOM_KILLS).increment(u64::from(record.used.oom_kills));
     local.state = LocalState::Ended(record.clone());
     metrics::counter!(crate::meters::ATTEMPTS_ENDED, "end" => end_word(&record.end)).increment(1);
@@ -195,7 +196,7 @@ fn tell_end(state: &mut State, record: &ExitRecord) {
     }
     let cards = match record.end {
         // Nothing was started.
-        AttemptEnd::LaunchFailed { .. } => Vec::new(),
+        AttemptEnd::LaunchFailed { .. } | AttemptEnd::InputsMissing { .. } => Vec::new(),
         _ => state.returning.cards_of(&state.node, &state.cards, token),
     };
     if cards.is_empty() {
@@ -334,6 +335,7 @@ async fn carry_out(
         }
         Action::ReportStarted { token, pid } => state.outbox.started(token, pid),
         Action::ReportEnded(record) => {
+            state.node.data.over(record.token);
             tell_end(state, &record);
             // Remembered as ended, so that the release below follows when the log has it.
             state

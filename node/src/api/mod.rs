@@ -10,6 +10,7 @@ mod notes;
 pub mod read;
 pub mod session;
 pub mod sessions;
+mod staging;
 mod together;
 mod trust;
 mod write;

@@ -2,7 +2,7 @@
 
 use super::caller::Caller;
 use super::session::Answers;
-use super::{READ_DEADLINE, not_found};
+use super::{READ_DEADLINE, not_found, staging};
 use crate::logic::attempts;
 use crate::members;
 use crate::node::Node;
@@ -192,7 +192,9 @@ async fn why(node: &Node, caller: &Caller, job: JobId) -> Result<ApiReply, Publi
     let copy = node.consensus.read(seen).ok_or_else(not_found)?;
     let answer = tokio::task::spawn_blocking(move || explain::why_with(&copy, job, now_ms, &config)).await;
     let answer = answer.map_err(|error| PublicError::new(ErrorCode::Internal, error.to_string()))?;
-    answer.map(|why| ApiReply::Why(Box::new(why))).ok_or_else(not_found)
+    let mut why = answer.ok_or_else(not_found)?;
+    why.more.staging = staging::of(node, job).await;
+    Ok(ApiReply::Why(Box::new(why)))
 }
 
 async fn cluster(node: &Node, freshness: Freshness) -> Result<ApiReply, PublicError> {

@@ -3,6 +3,7 @@
 use super::caller::Caller;
 use super::together::Together;
 use super::{logs, read, sessions, write};
+use crate::data;
 use crate::framing::{FrameReader, FramingError, encode_behind, encode_message, write_frame};
 use crate::members::backup;
 use crate::node::Node;
@@ -264,6 +265,7 @@ async fn answer(node: &Arc<Node>, caller: Caller, request: ApiRequest, answers: 
         return;
     };
     let (kind, result) = match request {
+        ApiRequest::Data(ask) => ("data", data::answer_client(node, &caller, ask).await),
         ApiRequest::Session(call) => ("session", sessions::answer(node, &caller, *call).await),
         ApiRequest::Authenticate { .. } => ("read", Ok(ApiReply::Done)), // Taken by the session.
         request if !request.is_read() => ("write", write::answer(node, &caller, request).await),

@@ -28,6 +28,9 @@ pub fn echo(spec: &JobSpec) -> String {
     shape_and_start(&mut lines, spec);
     end(&mut lines, spec);
     output(&mut lines, spec);
+    for input in &spec.inputs {
+        lines.add("input", format!("{}={}", input.name, input.blob));
+    }
     lines.add("env", format!("{} variables", spec.env.len()));
     lines.0.join("\n")
 }

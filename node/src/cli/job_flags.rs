@@ -161,6 +161,10 @@ pub struct JobFlags {
     /// A file that becomes standard input, kept with the job (256 KiB at most); - for what comes in here
     #[arg(long, short = 'i', value_name = "FILE", help_heading = "Output")]
     pub stdin: Option<OsString>,
+    /// Data that it finds below $ROTA_INPUTS under this name, wherever it runs: `rota data add` prints the hash; may be
+    /// repeated
+    #[arg(long, value_name = "NAME=sha256:HEX", help_heading = "Process")]
+    pub input: Vec<String>,
     /// Run it in this container image, such as docker.io/pytorch/pytorch:2.9
     #[arg(long, help_heading = "Container")]
     pub image: Option<String>,
@@ -264,7 +268,7 @@ impl JobFlags {
         ]
     }
 
-    fn lists(&self) -> [(Key, &[String]); 8] {
+    fn lists(&self) -> [(Key, &[String]); 9] {
         [
             (Key::GpuModel, &self.gpu_model),
             (Key::Prefer, &self.prefer),
@@ -274,6 +278,7 @@ impl JobFlags {
             (Key::After, &self.after),
             (Key::Mount, &self.mount),
             (Key::Speed, &self.speed),
+            (Key::Input, &self.input),
         ]
     }
 }

@@ -11,6 +11,7 @@ pub mod adjust;
 pub mod cluster;
 pub mod context;
 pub mod control;
+pub mod data;
 pub mod device;
 pub mod echo;
 pub mod ends;
@@ -111,6 +112,8 @@ pub enum Command {
     Usage(usage::UsageArgs),
     /// What jobs go through, as it happens
     Watch(watch::WatchArgs),
+    /// Keep data for jobs, list it, give it up
+    Data(data::DataArgs),
     /// List hosts
     Hosts(hosts::HostsArgs),
     /// List devices
@@ -166,6 +169,7 @@ impl Command {
             Self::Reservations(args) => args.read.json,
             Self::Usage(args) => args.read.json,
             Self::Watch(args) => args.json,
+            Self::Data(args) => data::wants_json(args),
             Self::Hosts(args) => args.read.json,
             Self::Devices(args) => args.read.json,
             Self::Device(args) => device::wants_json(args),
@@ -269,6 +273,7 @@ async fn ask(context: &Context, command: &Command) -> Outcome {
         Command::Reservations(args) => reservations::reservations(context, args).await,
         Command::Usage(args) => usage::usage(context, args).await,
         Command::Watch(args) => watch::watch(context, args).await,
+        Command::Data(args) => data::data(context, args).await,
         Command::Hosts(args) => hosts::hosts(context, args).await,
         Command::Devices(args) => hosts::devices(context, args).await,
         Command::Device(args) => device::device(context, args).await,

@@ -124,6 +124,9 @@ fn text(view: &WhyView, now_ms: u64) -> String {
     if let Some(most) = view.parallel_max {
         line("at once", format!("{most} of its tasks at the most"));
     }
+    for one in &view.more.staging {
+        line("inputs", format!("attempt {} on {}: {}", one.attempt, one.host, one.waits_for));
+    }
     let options = [("largest", &view.largest_offer), ("would do", &view.smaller_ask), ("try", &view.hint)];
     for (name, option) in options {
         if let Some(option) = option {

@@ -3,6 +3,7 @@
 
 use super::{Client, Dial, Replies};
 use rota_protocol::api::{ApiReply, ApiRequest};
+use rota_protocol::data::DataAsk;
 use rota_protocol::{ErrorCode, PublicError};
 use std::fmt;
 use std::sync::Arc;
@@ -233,10 +234,14 @@ impl Retry {
 }
 
 /// A request that may be sent again after its answer was lost: everything that reads or has a request id. A token's
-/// secret is drawn anew by each call, and only the first one would be stored; a lead that moved would move on.
+/// secret is drawn anew by each call, and only the first one would be stored; a lead that moved would move on; an upload
+/// is one host's.
 fn is_repeatable(request: &ApiRequest) -> bool {
     !matches!(
         request,
-        ApiRequest::Signal { .. } | ApiRequest::MintToken { .. } | ApiRequest::MoveLead { to: None }
+        ApiRequest::Signal { .. }
+            | ApiRequest::MintToken { .. }
+            | ApiRequest::MoveLead { to: None }
+            | ApiRequest::Data(DataAsk::Begin { .. } | DataAsk::Piece { .. } | DataAsk::Commit { .. })
     )
 }

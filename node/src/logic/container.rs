@@ -309,6 +309,9 @@ fn binds(container: &ContainerSpec, order: &LaunchOrder) -> Vec<Bind> {
     if let Some(at) = order.notes_base.iter().rposition(|byte| *byte == b'/') {
         binds.push(same(&order.notes_base[..at]));
     }
+    if !order.inputs.is_empty() {
+        binds.push(Bind { read_only: true, ..same(&order.inputs) });
+    }
     let plain = |path: &[u8]| !path.iter().any(|byte| b",:\"'\\$\n".contains(byte));
     let named = |path: &[u8]| container.mounts.iter().any(|mount| mount.target.as_bytes() == path);
     if order.workdir != b"/" && plain(&order.workdir) && !named(&order.workdir) {

@@ -34,6 +34,7 @@ fn order(env: &[(&str, &str)]) -> LaunchOrder {
         output: rota_protocol::output::OutputOrder::default(),
         life: rota_protocol::session::LifeOrder::default(),
         around: rota_protocol::around::Around::default(),
+        inputs: Vec::new(),
         cage: rota_protocol::cage::Cage::default(),
     }
 }
@@ -142,6 +143,20 @@ fn podman_and_docker_word_for_word() {
         );
         assert_eq!(wrapped.warning.map(|warning| warning.leader_only), Some(true));
         assert_eq!((wrapped.workdir.as_slice(), wrapped.uid_gid), (b"/".as_slice(), Some((1_000, 1_001))));
+    }
+}
+
+#[test]
+fn inputs_are_seen_at_their_path_and_cannot_be_written() {
+    let with = || LaunchOrder { inputs: word("/data/inputs/77-ab"), ..usual() };
+    for (runtime, bound) in [
+        (Runtime::Podman, "--mount=type=bind,source=/data/inputs/77-ab,target=/data/inputs/77-ab,readonly"),
+        (Runtime::Apptainer, "--bind=/data/inputs/77-ab:/data/inputs/77-ab:ro"),
+        (Runtime::Enroot, "--mount=/data/inputs/77-ab:/data/inputs/77-ab:none:x-create=auto,bind,ro"),
+    ] {
+        let wrapped = wrap(runtime, &container(), with());
+        assert!(lines(&wrapped.argv).iter().any(|argument| argument == bound), "{:?}", lines(&wrapped.argv));
+        assert_eq!(wrapped.inputs, with().inputs);
     }
 }
 

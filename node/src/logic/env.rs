@@ -11,6 +11,7 @@
 //! | `ROTA_GPUS`, `ROTA_GPU_MILLI`, `ROTA_VRAM_MIB` | granted cards and slices, cards in thousandths, their memory in MiB |
 //! | `ROTA_ALTERNATIVE` | which of the job's asks was granted: 0 for the first |
 //! | `ROTA_NOTICE_FILE` | from a warning, or TERM, on: lines `reason=` (`time_limit`, `preempt`, `drain`, `move`, `reclaim`, `ceiling`, `cancel`, `gang`, `device`, `program`, `fenced`, `shutdown`), `term_ms=`, `deadline_ms=` (TERM and KILL, ms since the epoch) |
+//! | `ROTA_INPUTS` | for a job with inputs: the folder where they are, by their names; read-only |
 //! | `ROTA_REQUEUE_FILE` | there at the end of the first process: the task is queued again |
 //!
 //! | share of a card | |
@@ -38,6 +39,9 @@ use rota_protocol::{ClusterId, HostId, TaskId, Token};
 pub const TOKEN_VAR: &str = "ROTA_TOKEN";
 /// Carries the cluster's id; with the token it is unique on a machine that runs several peers.
 pub const CLUSTER_VAR: &str = "ROTA_CLUSTER";
+
+/// Where a task finds its inputs, if its job names some.
+pub const INPUTS_VAR: &str = "ROTA_INPUTS";
 
 /// A share of one card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +88,8 @@ pub struct TaskEnv<'a> {
     pub gang: Option<&'a Meeting>,
     /// Who submitted the job; empty if nobody knows.
     pub user_name: &'a str,
+    /// The folder of its inputs; empty for none.
+    pub inputs: &'a [u8],
 }
 
 impl<'a> TaskEnv<'a> {
@@ -109,6 +115,7 @@ impl<'a> TaskEnv<'a> {
             notes_base,
             gang,
             user_name,
+            inputs: &[],
         }
     }
 }
@@ -142,6 +149,9 @@ pub fn task_env(user: &[(Vec<u8>, Vec<u8>)], task: TaskEnv<'_>) -> Vec<(Vec<u8>,
     let file = |name: &str| [task.notes_base, b".", name.as_bytes()].concat();
     own.push(("ROTA_NOTICE_FILE", file(NOTICE_NAME)));
     own.push(("ROTA_REQUEUE_FILE", file(REQUEUE_NAME)));
+    if !task.inputs.is_empty() {
+        own.push((INPUTS_VAR, task.inputs.to_vec()));
+    }
     if task.gang.is_some() {
         own.push(("ROTA_GANG_FILE", file(GANG_NAME)));
         own.push(("ROTA_HOSTFILE", file(HOSTS_NAME)));
@@ -245,6 +255,13 @@ mod tests {
         assert_eq!((all(&env, "USER"), all(&env, "LOGNAME")), (vec!["root".into()], vec!["alice".into()]));
         let nobody = text(&[], plain(Granted::NONE));
         assert!(all(&nobody, "USER").is_empty() && all(&nobody, "LOGNAME").is_empty());
+    }
+
+    #[test]
+    fn only_a_job_with_inputs_has_a_folder_of_them() {
+        assert!(all(&env(&[], &[]), INPUTS_VAR).is_empty());
+        let task = TaskEnv { inputs: b"/data/inputs/77-ab", ..plain(Granted::NONE) };
+        assert_eq!(all(&text(&[(INPUTS_VAR, "/mine")], task), INPUTS_VAR), ["/data/inputs/77-ab"]);
     }
 
     #[test]

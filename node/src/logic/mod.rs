@@ -30,6 +30,7 @@ pub mod own_drain;
 pub mod reclaim;
 pub mod reconcile;
 pub mod renewal;
+pub mod shelf;
 pub mod storage;
 pub mod strangers;
 pub mod vram;

@@ -59,7 +59,7 @@ impl Net {
     /// Closes every connection with a host, which may not speak any more.
     pub fn cut(&self, host: HostId) {
         self.inner.sessions.cut(host);
-        for class in [Class::Raft, Class::Rest, Class::Gossip] {
+        for class in [Class::Raft, Class::Rest, Class::Bulk, Class::Gossip] {
             self.inner.link(host, class).cut();
         }
     }
@@ -91,7 +91,7 @@ impl Inner {
 
     /// Dials of a host that failed may begin again at once.
     pub(super) fn retry_now(&self, host: HostId) {
-        for class in [Class::Raft, Class::Rest, Class::Gossip] {
+        for class in [Class::Raft, Class::Rest, Class::Bulk, Class::Gossip] {
             self.link(host, class).retry_now();
         }
     }

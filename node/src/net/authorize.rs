@@ -37,6 +37,7 @@ pub fn authorize(from: HostId, request: &PeerRequest) -> Result<(), PublicError>
         | PeerRequest::Authority { .. }
         | PeerRequest::Hail(_)
         | PeerRequest::Clock
+        | PeerRequest::Data(_)
         | PeerRequest::Signal { .. } => Ok(()),
     }
 }

@@ -95,7 +95,9 @@ fn is_repeatable(request: &PeerRequest) -> bool {
         | PeerRequest::Hail(_)
         | PeerRequest::Session { .. }
         | PeerRequest::Lead(LeadAsk::Fit) => true,
-        PeerRequest::Lead(LeadAsk::Move { .. })
+        // A piece comes from another host sooner than from one that is away.
+        PeerRequest::Data(_)
+        | PeerRequest::Lead(LeadAsk::Move { .. })
         | PeerRequest::Propose { .. }
         | PeerRequest::Signal { .. } => false,
     }

@@ -56,7 +56,7 @@ impl Dialler {
 
     fn config(&self, class: Class) -> ClientConfig {
         match class {
-            Class::Raft | Class::Rest => self.calls.clone(),
+            Class::Raft | Class::Rest | Class::Bulk => self.calls.clone(),
             Class::Gossip => self.gossip.clone(),
         }
     }

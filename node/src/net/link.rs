@@ -21,6 +21,8 @@ pub(super) enum Class {
     Raft,
     /// Proposals, logs, signals.
     Rest,
+    /// Blobs: nothing waits behind gigabytes.
+    Bulk,
     /// Datagrams.
     Gossip,
 }
@@ -42,6 +44,7 @@ impl Class {
             | PeerRequest::Authority { .. }
             | PeerRequest::Session { .. }
             | PeerRequest::Lead(_) => Self::Rest,
+            PeerRequest::Data(_) => Self::Bulk,
         }
     }
 }

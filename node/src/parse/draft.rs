@@ -2,6 +2,7 @@
 //! script's header), and the whole becomes a [`JobSpec`] with its defaults.
 
 use super::image::Image;
+use super::inputs::Inputs;
 use super::key::{Key, Scalar, Value};
 use super::needs::{Needs, alternatives};
 use super::pace::Pace;
@@ -41,10 +42,11 @@ pub struct JobDraft {
     streams: Streams,
     image: Image,
     pace: Pace,
+    inputs: Inputs,
 }
 
 impl JobDraft {
-    /// Reads one value. `Env`, `Label`, `Device`, `After`, `Mount` and `Or` may be given piece by piece, all else once.
+    /// Reads one value. `Env`, `Label`, `Device`, `After`, `Mount`, `Input` and `Or` may be given piece by piece, all else once.
     ///
     /// # Errors
     /// The value is malformed, of the wrong type, or the key was given before.
@@ -69,7 +71,8 @@ impl JobDraft {
             _ if self.needs.set(key, value)?
                 || self.terms.set(key, value)?
                 || self.image.set(key, value)?
-                || self.pace.set(key, value)? =>
+                || self.pace.set(key, value)?
+                || self.inputs.set(key, value)? =>
             {
                 Ok(())
             }
@@ -97,6 +100,7 @@ impl JobDraft {
             streams: self.streams.over(base.streams),
             image: self.image.over(base.image),
             pace: self.pace.over(base.pace),
+            inputs: self.inputs.over(base.inputs),
         }
     }
 
@@ -127,6 +131,7 @@ impl JobDraft {
         self.terms.fill(&mut spec, defaults.now_ms)?;
         self.image.fill(&mut spec)?;
         self.pace.fill(&mut spec);
+        self.inputs.fill(&mut spec);
         let bytes = codec::encode(&spec).map_or(usize::MAX, |bytes| bytes.len());
         if bytes > SPEC_BYTES_MAX {
             return Err(too_large("command", format!("the whole job of {bytes} bytes"), SPEC_BYTES_MAX));

@@ -111,17 +111,18 @@ pub enum Key {
     Work,
     /// Its speed on GPU models.
     Speed,
+    /// Data that it finds where it runs.
+    Input,
 }
 
 /// Other names: short ones of our own, and those by which users of Slurm know the thing.
-const OTHER_NAMES: [(&str, Key); 7] = [
+const OTHER_NAMES: [(&str, Key); 6] = [
     ("model", Key::GpuModel),
     ("partition", Key::Queue),
     ("dependency", Key::After),
     ("signal", Key::Warn),
     ("time-limit", Key::Time),
     ("open-mode", Key::OutputMode),
-    ("input", Key::Stdin),
 ];
 
 /// Flags of one letter.
@@ -138,7 +139,7 @@ const LETTERS: [(char, Key); 8] = [
 
 impl Key {
     /// All of them, in the order in which they are listed to people.
-    pub const ALL: [Self; 52] = [
+    pub const ALL: [Self; 53] = [
         Self::Name,
         Self::Command,
         Self::Gpus,
@@ -191,6 +192,7 @@ impl Key {
         Self::Resumes,
         Self::Work,
         Self::Speed,
+        Self::Input,
     ];
 
     /// As it is written: the flag without its dashes, and the path in an error.
@@ -249,6 +251,7 @@ impl Key {
             Self::Resumes => "resumes",
             Self::Work => "work",
             Self::Speed => "speed",
+            Self::Input => "input",
         }
     }
 

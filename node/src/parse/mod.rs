@@ -13,6 +13,7 @@ pub mod amount;
 pub mod draft;
 pub mod fields;
 mod image;
+mod inputs;
 pub mod key;
 pub mod moment;
 mod needs;

@@ -26,6 +26,18 @@ const ROUND: Duration = Duration::from_millis(5);
 /// The same, once a second of rounds did not help.
 const ROUND_SLOW: Duration = Duration::from_millis(200);
 
+/// Says which attempts run on, and how many are over.
+pub fn tell_adopted(adopted: &[Adopted]) {
+    let (over, alive): (Vec<_>, Vec<_>) =
+        adopted.iter().partition(|attempt| matches!(attempt.state, LocalState::Ended(_)));
+    for attempt in alive {
+        tracing::info!(token = %attempt.token, "took over an attempt that runs");
+    }
+    if !over.is_empty() {
+        tracing::info!(attempts = over.len(), "found attempts that are over");
+    }
+}
+
 /// Reads the whole folder.
 pub(super) async fn scan(inner: &Arc<Inner>) -> io::Result<Vec<Adopted>> {
     let mut tokens: Vec<Token> = std::fs::read_dir(&inner.dir)?

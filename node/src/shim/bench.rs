@@ -174,6 +174,7 @@ fn order(host: &ShimHost, cluster: ClusterId, lease_path: &[u8], token: Token) -
         gang: Vec::new(),
         output: rota_protocol::output::OutputOrder::default(),
         around: rota_protocol::around::Around::default(),
+        inputs: Vec::new(),
         cage: host.cage(
             token,
             CageAsk { cpus_milli: 1_000, workdir: "/".into(), as_agent: true, ..CageAsk::default() },

@@ -52,6 +52,7 @@ mod uplink;
 mod warner;
 mod wire;
 
+pub use adopt::tell_adopted;
 pub use host::{Adopted, LaunchError, ShimError, ShimHost, ShimNote};
 pub use lease_file::{LeaseFile, LeaseReader};
 pub use retention::KeepRules;

@@ -114,6 +114,7 @@ impl Lab {
             output: rota_protocol::output::OutputOrder::default(),
             life: LifeOrder::default(),
             around: rota_protocol::around::Around::default(),
+            inputs: Vec::new(),
             cage: self
                 .host
                 .cage(Token(token), CageAsk { workdir: "/tmp".into(), as_agent: true, ..CageAsk::default() }),

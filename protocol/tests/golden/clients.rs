@@ -104,7 +104,8 @@ pub(crate) fn api_calls() -> Vec<(&'static str, ApiCall)> {
         ("Hosts within", ApiRequest::Hosts { freshness: Freshness::Within(2_000) }),
         ("Usage", ApiRequest::Usage(stale)),
     ];
-    let requests: Vec<_> = requests.into_iter().chain(super::trust::requests()).collect();
+    let requests: Vec<_> =
+        requests.into_iter().chain(super::trust::requests()).chain(super::data::requests()).collect();
     let session = |(label, ask)| {
         let call = SessionCall { job: JobId(70_000), index: 3, attempt: Some(token()), session: 9, ask };
         (label, ApiRequest::Session(Box::new(call)))
@@ -440,6 +441,7 @@ pub(crate) fn api_answers() -> Vec<(&'static str, ApiAnswer)> {
     let members = super::members::answers().into_iter();
     let replies =
         replies.into_iter().chain(members.map(|(label, answer)| (label, ApiReply::Members(answer))));
+    let replies = replies.chain(super::data::replies());
     let mut answers: Vec<_> = (1_000..)
         .zip(replies)
         .map(|(seq, (label, reply))| {

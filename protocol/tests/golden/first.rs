@@ -47,6 +47,7 @@ fn plain_spec() -> JobSpec {
         container: None,
         idle_until_ms: None,
         pace: None,
+        inputs: Box::default(),
         ..spec()
     }
 }

@@ -20,6 +20,7 @@ pub(crate) fn more() -> WhyMore {
         }],
         evicted: Some(text("asked to end")),
         partly: true,
+        staging: vec![super::data::staging()],
     }
 }
 

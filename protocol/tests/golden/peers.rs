@@ -59,6 +59,9 @@ pub(crate) fn peer_requests() -> Vec<(&'static str, PeerRequest)> {
         ("Renewals", super::members::renewals()),
         ("FindTask", PeerRequest::FindTask { task: TaskId { job: JobId(70_000), index: 3 } }),
     ]
+    .into_iter()
+    .chain(super::data::peer_requests())
+    .collect()
 }
 
 /// Labels of the answers to a hail.
@@ -91,6 +94,7 @@ pub(crate) fn peer_replies() -> Vec<(&'static str, PeerReply)> {
     ];
     replies.extend(ADMISSIONS.into_iter().zip(admissions));
     replies.push(("Attempts", PeerReply::Attempts(vec![token()])));
+    replies.extend(super::data::peer_replies());
     replies.push(("Clock", PeerReply::Clock { boot: BootId(7), boottime_us: 86_400_000_000 }));
     replies
 }
@@ -227,6 +231,7 @@ pub(crate) fn launch_orders() -> Vec<(&'static str, LaunchOrder)> {
                 }),
             }),
         },
+        inputs: b"/var/lib/rota/inputs/9".to_vec(),
         cage: cage(),
     };
     vec![("order", order)]

@@ -115,6 +115,7 @@ pub(crate) fn spec() -> JobSpec {
             work_ms: Some(7_200_003),
             speeds: vec![(text("H100"), 2_500), (text("K80"), 120)],
         })),
+        inputs: [super::data::input()].into(),
     }
 }
 
@@ -210,6 +211,7 @@ pub(crate) fn later_ends() -> Vec<AttemptEnd> {
         AttemptEnd::VramLimit { asked_mib: 20_480, used_mib: 31_744 },
         AttemptEnd::SharedFault,
         AttemptEnd::Idle { idle_ms: 3_600_000 },
+        AttemptEnd::InputsMissing { nowhere: true, reason: text("no host has it") },
     ]
 }
 

@@ -110,7 +110,7 @@ fn remember_length(state: &mut State, attempt: &Attempt) {
 
 /// A run that ended by itself or at its limit says how long such jobs run. Of a gang the first part speaks.
 fn remember_run(state: &mut State, attempt: &Attempt, end: &AttemptEnd, ran_ms: Option<u64>) {
-    let failed_there = matches!(end, AttemptEnd::ProgramFault { .. });
+    let failed_there = matches!(end, AttemptEnd::ProgramFault { .. } | AttemptEnd::InputsMissing { .. });
     let by_itself = attempt.end_reason.is_none() && end.is_users() && !failed_there;
     let (Some(ran_ms), Some(job)) = (ran_ms.filter(|_| by_itself), state.jobs.get(attempt.task.job)) else {
         return;
@@ -237,6 +237,9 @@ fn bounded(end: &AttemptEnd) -> AttemptEnd {
         AttemptEnd::Vanished { reason } => AttemptEnd::Vanished { reason: cut(reason) },
         AttemptEnd::DeviceFault { reason } => AttemptEnd::DeviceFault { reason: cut(reason) },
         AttemptEnd::ProgramFault { reason } => AttemptEnd::ProgramFault { reason: cut(reason) },
+        AttemptEnd::InputsMissing { nowhere, reason } => {
+            AttemptEnd::InputsMissing { nowhere: *nowhere, reason: cut(reason) }
+        }
         other => other.clone(),
     }
 }

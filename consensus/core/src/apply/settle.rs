@@ -53,7 +53,7 @@ pub(super) fn settle(
 ) -> Settled {
     job.live = job.live.saturating_sub(1);
     let started_ms = keep_record(job, attempt, end, ran_ms, now_ms);
-    if let AttemptEnd::LaunchFailed { .. } = end {
+    if let AttemptEnd::LaunchFailed { .. } | AttemptEnd::InputsMissing { .. } = end {
         job.avoid_host(attempt.host, now_ms);
     }
     let Some(ordinal) = job.ordinal(attempt.task.index) else {
@@ -272,7 +272,7 @@ fn keep_record(
     // The start's report may have been lost on the way. An end that needs no process is no proof that there was one.
     let started_ms = attempt.started_ms.or_else(|| {
         let ran = |ms: &u64| match end {
-            AttemptEnd::LaunchFailed { .. } => false,
+            AttemptEnd::LaunchFailed { .. } | AttemptEnd::InputsMissing { .. } => false,
             end => *ms > 0 || end.is_users() || matches!(end, AttemptEnd::Requeued { .. }),
         };
         let ran_ms = ran_ms.filter(ran)?;

@@ -3,6 +3,7 @@
 
 mod ask;
 mod container;
+mod inputs;
 mod output;
 mod pace;
 mod shape;
@@ -27,6 +28,7 @@ pub fn validate(spec: &JobSpec) -> Result<(), PublicError> {
     output::check(spec.output())?;
     container::check(spec)?;
     pace::check(spec)?;
+    inputs::check(&spec.inputs)?;
     for (at, alternative) in (1..).zip(&spec.alternatives) {
         ask::check(alternative).map_err(|error| of_alternative(error, at))?;
     }

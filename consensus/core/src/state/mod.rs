@@ -206,6 +206,11 @@ impl State {
         &self.queues
     }
 
+    /// Jobs that were promised a start, by number.
+    pub fn promised(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.promised().filter_map(|id| self.jobs.get(id))
+    }
+
     /// Advance reservations by name.
     pub fn reservations(&self) -> impl Iterator<Item = &ReservationSpec> {
         self.reservations.iter()

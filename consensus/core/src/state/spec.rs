@@ -220,6 +220,11 @@ mod tests {
                 work_ms: Some(13),
                 speeds: vec![("A100".into(), 14)],
             })),
+            inputs: [rota_protocol::data::Input {
+                name: "a/b".into(),
+                blob: rota_protocol::data::BlobId([15; 32]),
+            }]
+            .into(),
         };
         let bare = JobSpec { workdir: Vec::new(), ..JobSpec::default() };
         let no_args = JobSpec { argv: Vec::new(), ..full.clone() };

@@ -11,6 +11,7 @@ mod explain;
 mod gangs;
 mod golden;
 mod health;
+mod inputs;
 mod lab;
 mod life;
 mod members;

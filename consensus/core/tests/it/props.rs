@@ -208,6 +208,7 @@ impl Seen {
                         AttemptEnd::Cancelled => "cancelled",
                         AttemptEnd::Preempted => "preempted",
                         AttemptEnd::LaunchFailed { .. } => "launch failed",
+                        AttemptEnd::InputsMissing { .. } => "inputs missing",
                         AttemptEnd::Fenced => "fenced",
                         AttemptEnd::Lost => "lost",
                         AttemptEnd::Vanished { .. } => "vanished",

@@ -121,6 +121,7 @@ impl PeerHandler for Recorder {
                 | PeerRequest::Lead(_)
                 | PeerRequest::Authority { .. }
                 | PeerRequest::Clock
+                | PeerRequest::Data(_)
                 | PeerRequest::Hail(_) => PeerReply::Done,
                 PeerRequest::ReadIndex => PeerReply::ReadIndex { index: from.0 },
                 PeerRequest::Renew { .. } | PeerRequest::Renewals { .. } => PeerReply::Renewed,

@@ -307,7 +307,7 @@ impl Place {
     fn hidden(&self, ask: &CageAsk) -> Vec<PathBuf> {
         let below = |name: &str| self.data_dir.join(name);
         match (ask.as_agent, ask.as_dynamic) {
-            (true, _) => ["identity", "raft", "attempts", "lease"].map(below).to_vec(),
+            (true, _) => ["identity", "raft", "attempts", "lease", "cache"].map(below).to_vec(),
             (false, true) => vec![self.offer.socket.clone()],
             (false, false) => Vec::new(),
         }

@@ -56,7 +56,8 @@ pub(super) fn serialize<S: Serializer>(spec: &Spec, serializer: S) -> Result<S::
         session,
         container,
         idle_until_ms,
-        pace
+        pace,
+        inputs
     )
 }
 
