@@ -77,8 +77,10 @@ pub struct AgentConfig {
     pub socket: Option<PathBuf>,
     /// UDP address for peers, joins and remote clients.
     pub listen: SocketAddr,
-    /// What others dial, if it is not the listen address.
+    /// What others dial, if it is not the listen address: an interface, a network or an address.
     pub advertise: Option<String>,
+    /// The interface, network or address at which parts of gangs meet, if not where peers do.
+    pub gang_network: Option<String>,
     /// Addresses or names at which some host of the cluster can be found when none is where it was.
     pub peers: Vec<String>,
     /// TCP address for `/metrics` and `/healthz`; none for neither.
@@ -134,6 +136,7 @@ impl Default for AgentConfig {
             listen: SocketAddr::from(([0, 0, 0, 0], 7420)),
             socket: None,
             advertise: None,
+            gang_network: None,
             peers: Vec::new(),
             http_listen: Some(SocketAddr::from(([127, 0, 0, 1], 7421))),
             sim_gpus: None,
@@ -290,6 +293,10 @@ impl AgentConfig {
     fn offered_labels(&self) -> BTreeMap<String, String> {
         let mut labels: BTreeMap<String, String> =
             self.labels.clone().into_iter().chain(containers::labels(&self.containers)).collect();
+        // Settled at the start; a setting that was not says nothing.
+        if let Some(ip) = self.gang_network.as_ref().filter(|ip| ip.parse::<std::net::IpAddr>().is_ok()) {
+            labels.insert(crate::logic::gang::ADDR_LABEL.to_owned(), ip.clone());
+        }
         if self.sharing.mps {
             labels.insert(mps::LABEL.0.to_owned(), mps::LABEL.1.to_owned());
         }

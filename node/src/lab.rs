@@ -137,9 +137,13 @@ impl Lab {
         ])
         .await?;
         lab.spawn(0)?;
+        lab.until_listens(0).await?;
         lab.until_answers(0).await?;
         for number in 1..lab.peers.len() {
             lab.join(number).await?;
+        }
+        for number in 1..lab.peers.len() {
+            lab.until_listens(number).await?;
         }
         lab.until_up(lab.peers.len()).await?;
         lab.cluster = Some(lab.cluster().await?.cluster);

@@ -6,7 +6,7 @@ use crate::lab::{Lab, LabError, new_request};
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness, QueueFilter};
 use rota_protocol::ask::Ask;
 use rota_protocol::error::{ErrorCode, PublicError};
-use rota_protocol::ids::{JobId, RequestId, Token};
+use rota_protocol::ids::{JobId, RequestId};
 use rota_protocol::job::{ArraySpec, JobSpec};
 use rota_protocol::view::JobRow;
 use std::collections::BTreeMap;
@@ -73,11 +73,17 @@ impl Witness {
         )
     }
 
+    /// What was written so far.
+    #[must_use]
+    pub fn text(&self) -> String {
+        std::fs::read_to_string(&self.path).unwrap_or_default()
+    }
+
     /// Starts and ends of each task.
     #[must_use]
     pub fn counts(&self) -> BTreeMap<(u64, u32), (u32, u32)> {
         let mut counts: BTreeMap<(u64, u32), (u32, u32)> = BTreeMap::new();
-        for line in std::fs::read_to_string(&self.path).unwrap_or_default().lines() {
+        for line in self.text().lines() {
             let mut words = line.split(' ');
             let (Some(what), Some(Ok(job)), Some(Ok(index))) =
                 (words.next(), words.next().map(str::parse), words.next().map(str::parse))
@@ -98,29 +104,6 @@ impl Witness {
     #[must_use]
     pub fn run_twice(&self) -> u64 {
         self.counts().values().filter(|(starts, _)| *starts > 1).count() as u64
-    }
-
-    /// Starts that no rule allows: a token's second one, and one of a task that was started before although `lost` does
-    /// not say that what ran under the earlier token was given up with its host's lease.
-    #[must_use]
-    pub fn wrong_starts(&self, mut lost: impl FnMut(Token) -> bool) -> Vec<String> {
-        let mut seen: BTreeMap<(u64, u32), Vec<u64>> = BTreeMap::new();
-        let mut wrong = Vec::new();
-        for line in std::fs::read_to_string(&self.path).unwrap_or_default().lines() {
-            let words: Vec<u64> = line.split(' ').skip(1).filter_map(|word| word.parse().ok()).collect();
-            let [job, index, token] = words[..] else { continue };
-            if !line.starts_with("start ") {
-                continue;
-            }
-            let tokens = seen.entry((job, index as u32)).or_default();
-            if tokens.contains(&token) {
-                wrong.push(format!("token {token} of task {job}_{index} was used twice"));
-            } else if let Some(before) = tokens.iter().find(|before| !lost(Token(**before))) {
-                wrong.push(format!("task {job}_{index} was started again, and {before} was not lost"));
-            }
-            tokens.push(token);
-        }
-        wrong
     }
 }
 
@@ -290,25 +273,5 @@ impl Stubborn {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_start_that_no_rule_allows_is_seen() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let witness = Witness::new(dir.path());
-        let wrong = |lines: &str, lost: &[u64]| {
-            std::fs::write(&witness.path, lines).expect("written");
-            witness.wrong_starts(|token| lost.contains(&token.0)).len()
-        };
-        assert_eq!(wrong("start 1 0 10\nstart 1 1 11\nend 1 0 10\nstart 2 0 12\n", &[]), 0);
-        assert_eq!(wrong("start 1 0 10\nstart 1 0 10\n", &[10]), 1, "a token twice, lost or not");
-        assert_eq!(wrong("start 1 0 10\nend 1 0 10\nstart 1 0 20\n", &[]), 1, "again, and nothing was lost");
-        assert_eq!(wrong("start 1 0 10\nstart 1 0 20\n", &[10]), 0, "given up with its host");
-        assert_eq!(wrong("start 1 0 10\nstart 1 0 20\nstart 1 0 30\n", &[10]), 1);
     }
 }

@@ -4,6 +4,7 @@
 
 pub mod actors;
 pub mod address_book;
+pub mod advertise;
 pub mod agent;
 pub mod api;
 pub mod bench;
@@ -35,6 +36,7 @@ pub mod node;
 pub mod notify;
 pub mod ops;
 pub mod output_config;
+pub mod own_address;
 mod own_drain;
 pub mod parse;
 pub mod peer_handler;

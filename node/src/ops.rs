@@ -2,11 +2,12 @@
 
 use crate::cli::Failure;
 use crate::cli::ops::{AgentArgs, BenchArgs, DemoArgs, DevArgs, InitArgs, JoinArgs, Outcome};
-use crate::config::{AgentConfig, DATA_DIR_DEFAULT, LISTEN_DEFAULT, Profile};
+use crate::config::{AgentConfig, DATA_DIR_DEFAULT, Profile};
 use crate::devices::nvml;
 use crate::doctor::{self, DoctorInput};
 use crate::members::replace::{SetAside, set_aside};
-use crate::net::{found_cluster, join as join_cluster, keep_keys_out_of_dumps};
+use crate::net::{found_cluster, join_listening as join_cluster, keep_keys_out_of_dumps};
+use crate::own_address::{self, address};
 use crate::shim::cage::Place;
 use crate::{agent, bench, demo};
 use rota_protocol::PublicError;
@@ -31,10 +32,11 @@ const CONFIG_DEFAULT: &str = "/etc/rota/rota.toml";
 pub fn init(args: InitArgs) -> Outcome {
     keep_keys();
     let data = args.data_dir.unwrap_or_else(|| DATA_DIR_DEFAULT.into());
-    let listen = address("listen", args.listen.as_deref().unwrap_or(LISTEN_DEFAULT))?;
+    let place = own_address::first(args.listen.as_deref(), args.advertise.as_deref(), None)?;
+    place.told.iter().for_each(|line| println!("{line}"));
     let name = args.name.unwrap_or_else(host_name);
     let identity = found_cluster(&data, &args.cluster_name, &name).map_err(Failure::other)?;
-    remember(&data, listen, args.advertise)?;
+    place.remember(&data)?;
     println!("founded cluster {} ({}); this host is {name}", identity.cluster_name, identity.cluster);
     println!("next: rota agent --data-dir {}", data.display());
     Ok(0)
@@ -47,13 +49,9 @@ pub fn init(args: InitArgs) -> Outcome {
 pub fn join(args: JoinArgs) -> Outcome {
     keep_keys();
     let data = args.data_dir.unwrap_or_else(|| DATA_DIR_DEFAULT.into());
-    let listen = address("listen", args.listen.as_deref().unwrap_or(LISTEN_DEFAULT))?;
+    let place = own_address::first(args.listen.as_deref(), args.advertise.as_deref(), Some(&args.peer))?;
+    place.told.iter().for_each(|line| println!("{line}"));
     let name = args.name.unwrap_or_else(host_name);
-    let advertise = args.advertise.clone().unwrap_or_else(|| listen.to_string());
-    if advertise.starts_with("0.0.0.0") || advertise.starts_with("[::]") {
-        let message = format!("{advertise} is no address that other hosts can dial");
-        return Err(PublicError::invalid("advertise", message, "10.0.0.2:7420").into());
-    }
     let token = join_token(args.token)?;
     // Held until the identity is changed: no agent may run on it meanwhile.
     let _lock = if args.replace { Some(agent::lock(&data).map_err(Failure::other)?) } else { None };
@@ -61,7 +59,13 @@ pub fn join(args: JoinArgs) -> Outcome {
         true => Some(set_aside(&data, crate::io::clock::wall_ms()).map_err(Failure::other)?),
         false => None,
     };
-    let joined = runtime(1)?.block_on(join_cluster(&data, &token, &args.peer, &name, &advertise));
+    let joined = runtime(1)?.block_on(join_cluster(
+        &data,
+        &token,
+        &args.peer,
+        (&name, &place.advertised.addr),
+        place.listen,
+    ));
     let identity = match (joined, aside) {
         (Ok(identity), aside) => {
             if let Some(folder) = aside.as_ref().and_then(SetAside::folder) {
@@ -75,7 +79,7 @@ pub fn join(args: JoinArgs) -> Outcome {
         }
         (Err(error), None) => return Err(Failure::other(error)),
     };
-    remember(&data, listen, args.advertise)?;
+    place.remember(&data)?;
     println!("joined cluster {} as host {} ({name})", identity.cluster_name, identity.host);
     println!("next: rota agent --data-dir {}", data.display());
     Ok(0)
@@ -114,7 +118,8 @@ fn join_token(flag: Option<String>) -> Result<String, Failure> {
 /// Anything that keeps it from serving.
 pub fn agent(args: AgentArgs) -> Outcome {
     log_to_stderr();
-    let config = settings(args)?;
+    let mut config = settings(args)?;
+    own_address::settle(&mut config)?;
     config.check().map_err(Failure::other)?;
     runtime(AGENT_THREADS)?.block_on(agent::run(config)).map_err(Failure::other)?;
     Ok(0)
@@ -219,9 +224,9 @@ fn settings(args: AgentArgs) -> Result<AgentConfig, Failure> {
     }
     // Shims work in a folder of their own and tasks in any: a path that begins here would mean another one there.
     config.data_dir = std::path::absolute(&config.data_dir).map_err(Failure::other)?;
-    if let Some((listen, advertise)) = recall(&config.data_dir) {
-        config.listen = listen;
-        config.advertise = config.advertise.or(advertise);
+    if let Some(left) = own_address::recall(&config.data_dir) {
+        config.listen = left.listen;
+        config.advertise = config.advertise.or(left.wish);
     }
     if let Some(listen) = args.listen {
         config.listen = address("listen", &listen)?;
@@ -266,41 +271,6 @@ fn settings(args: AgentArgs) -> Result<AgentConfig, Failure> {
     config.containers.runtime = args.container_runtime.or(config.containers.runtime);
     config.metrics_open_on_loopback |= args.metrics_open_on_loopback;
     Ok(config)
-}
-
-/// The file in which `init` and `join` leave the addresses they were given, so that `agent` needs no flags.
-fn addresses_file(data: &Path) -> PathBuf {
-    data.join("addresses")
-}
-
-/// Keeps the addresses that this host was given.
-///
-/// # Errors
-/// The disk refuses.
-pub fn remember(data: &Path, listen: SocketAddr, advertise: Option<String>) -> Result<(), Failure> {
-    let text = format!("{listen}\n{}\n", advertise.unwrap_or_default());
-    crate::io::durable::write_atomic(&addresses_file(data), text.as_bytes(), 0o644).map_err(Failure::other)
-}
-
-fn recall(data: &Path) -> Option<(SocketAddr, Option<String>)> {
-    let text = std::fs::read_to_string(addresses_file(data)).ok()?;
-    let mut lines = text.lines();
-    let listen = lines.next()?.parse().ok()?;
-    Some((listen, lines.next().filter(|line| !line.is_empty()).map(str::to_owned)))
-}
-
-fn address(field: &str, text: &str) -> Result<SocketAddr, Failure> {
-    text.parse().map_err(|_| {
-        PublicError::invalid(field, format!("{text} is no address and port"), "10.0.0.1:7420").into()
-    })
-}
-
-/// The address that was given, or the default one.
-///
-/// # Errors
-/// It is no address.
-pub fn listen_address(given: Option<&str>) -> Result<SocketAddr, Failure> {
-    address("listen", given.unwrap_or(LISTEN_DEFAULT))
 }
 
 /// What the system calls this machine.

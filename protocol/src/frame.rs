@@ -47,6 +47,8 @@ pub enum FrameKind {
     JoinReply = 8,
     /// [`crate::spool::ShimCall`].
     Shim = 9,
+    /// [`crate::peer::JoinListening`].
+    JoinListening = 10,
 }
 
 impl FrameKind {
@@ -61,6 +63,7 @@ impl FrameKind {
             7 => Self::JoinRequest,
             8 => Self::JoinReply,
             9 => Self::Shim,
+            10 => Self::JoinListening,
             _ => return None,
         })
     }

@@ -216,6 +216,15 @@ pub struct JoinRequest {
     pub public_key_der: Vec<u8>,
 }
 
+/// The same of a host that listens at its address while it asks: whoever is asked calls there before it admits anybody.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinListening {
+    /// What it asks.
+    pub request: JoinRequest,
+    /// Only who knows this can answer a call.
+    pub key: [u8; 32],
+}
+
 /// All that a new host needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinGrant {

@@ -170,6 +170,7 @@ fn what_peers_say() {
     check("peer_request", peers::peer_requests());
     check("peer_reply", peers::peer_replies());
     check("join_request", peers::join_requests());
+    check("join_listening", peers::join_listenings());
     check("join_reply", peers::join_replies());
     check("hello", peers::hellos());
     check("status_digest", peers::status_digests());

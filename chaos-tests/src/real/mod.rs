@@ -44,6 +44,7 @@ pub mod slow_disk;
 pub mod slow_start;
 pub mod soak;
 mod spaces;
+mod starts;
 mod starved;
 mod stood;
 mod traffic;

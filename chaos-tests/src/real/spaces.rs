@@ -2,7 +2,7 @@
 //! Needs root and iproute2; who cannot have them is told why.
 
 use rota_node::lab::NetSpace;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Where `ip` keeps the names.
@@ -25,6 +25,21 @@ impl Spaces {
     /// # Errors
     /// What the machine lacks, in words.
     pub(super) fn new(hosts: usize) -> Result<Self, String> {
+        Self::furnished(hosts, |spaces, name, number, switch| {
+            // The bridge comes first, so that whoever takes the first address that is not loopback takes the wrong one.
+            spaces.bridge(name, BRIDGE_ADDR)?;
+            spaces.wire(name, number, switch, ("eth0", &format!("{PREFIX}.{number}/24")))
+        })
+    }
+
+    /// The same with interfaces of the caller's own: it is given the namespace, the host's number and the switch.
+    ///
+    /// # Errors
+    /// What the machine lacks, in words.
+    pub(super) fn furnished(
+        hosts: usize,
+        furnish: impl Fn(&Self, &str, usize, &str) -> Result<(), String>,
+    ) -> Result<Self, String> {
         let mark = std::process::id();
         // Interfaces of the whole machine have 15 bytes for a name; here each lives in a namespace of its own.
         let mut spaces = Self { names: Vec::new(), hosts };
@@ -35,7 +50,7 @@ impl Spaces {
         for number in 1..=hosts {
             let name = format!("rota-{mark}-{number}");
             spaces.add(&name)?;
-            spaces.furnish(&name, number, &switch)?;
+            furnish(&spaces, &name, number, &switch)?;
         }
         Ok(spaces)
     }
@@ -46,16 +61,48 @@ impl Spaces {
         ip(&["-n", name, "link", "set", "lo", "up"])
     }
 
-    /// The bridge comes first, so that whoever takes the first address that is not loopback takes the wrong one.
-    fn furnish(&self, name: &str, number: usize, switch: &str) -> Result<(), String> {
+    /// A bridge of the host's own.
+    pub(super) fn bridge(&self, name: &str, addr: &str) -> Result<(), String> {
         ip(&["-n", name, "link", "add", "br0", "type", "bridge"])?;
-        ip(&["-n", name, "addr", "add", BRIDGE_ADDR, "dev", "br0"])?;
-        ip(&["-n", name, "link", "set", "br0", "up"])?;
+        self.opened(name, "br0", addr)
+    }
+
+    /// An interface that leads nowhere: its far end is in the same place.
+    pub(super) fn nowhere(&self, name: &str, interface: &str, addr: &str) -> Result<(), String> {
+        ip(&["-n", name, "link", "add", interface, "type", "veth", "peer", "name", "far"])?;
+        ip(&["-n", name, "link", "set", "far", "up"])?;
+        self.opened(name, interface, addr)
+    }
+
+    fn opened(&self, name: &str, interface: &str, addr: &str) -> Result<(), String> {
+        // Nobody else has the address: it need not be asked for.
+        let nodad: &[&str] = if addr.contains(':') { &["nodad"] } else { &[] };
+        ip(&[&["-n", name, "addr", "add", addr, "dev", interface], nodad].concat())?;
+        ip(&["-n", name, "link", "set", interface, "up"])
+    }
+
+    /// Where packets to anywhere leave.
+    pub(super) fn default_route(&self, name: &str, interface: &str) -> Result<(), String> {
+        ip(&["-n", name, "route", "add", "default", "dev", interface])
+    }
+
+    /// An interface at the switch.
+    pub(super) fn wire(
+        &self,
+        name: &str,
+        number: usize,
+        switch: &str,
+        (interface, addr): (&str, &str),
+    ) -> Result<(), String> {
         let port = format!("p{number}");
-        ip(&["-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", &port, "netns", switch])?;
-        ip(&["-n", name, "addr", "add", &format!("{PREFIX}.{number}/24"), "dev", "eth0"])?;
-        ip(&["-n", name, "link", "set", "eth0", "up"])?;
+        ip(&["-n", name, "link", "add", interface, "type", "veth", "peer", "name", &port, "netns", switch])?;
+        self.opened(name, interface, addr)?;
         ip(&["-n", switch, "link", "set", &port, "master", "sw", "up"])
+    }
+
+    /// The files of the hosts' namespaces, in order.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        self.names.iter().skip(1).map(|name| Path::new(NETNS).join(name)).collect()
     }
 
     /// The hosts' namespaces, in order.

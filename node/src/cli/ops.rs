@@ -41,8 +41,8 @@ pub struct InitArgs {
     /// UDP address for peers, joins and remote clients [default: 0.0.0.0:7420]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<String>,
-    /// What other hosts dial, if it is not the listen address
-    #[arg(long, value_name = "HOST:PORT")]
+    /// What other hosts dial: an interface, a network or an address [default: chosen, and told]
+    #[arg(long, value_name = "WHERE")]
     pub advertise: Option<String>,
 }
 
@@ -67,8 +67,8 @@ pub struct JoinArgs {
     /// UDP address for peers, joins and remote clients [default: 0.0.0.0:7420]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<String>,
-    /// What other hosts dial, if it is not the listen address
-    #[arg(long, value_name = "HOST:PORT")]
+    /// What other hosts dial: an interface, a network or an address [default: chosen, and told]
+    #[arg(long, value_name = "WHERE")]
     pub advertise: Option<String>,
 }
 
@@ -84,8 +84,8 @@ pub struct AgentArgs {
     /// UDP address for peers, joins and remote clients
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<String>,
-    /// What other hosts dial, if it is not the listen address
-    #[arg(long, value_name = "HOST:PORT")]
+    /// What other hosts dial: an interface, a network or an address [default: chosen, and told]
+    #[arg(long, value_name = "WHERE")]
     pub advertise: Option<String>,
     /// TCP address for /metrics and /healthz, or off
     #[arg(long, value_name = "ADDR:PORT")]

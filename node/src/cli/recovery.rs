@@ -42,8 +42,8 @@ pub struct RestoreArgs {
     /// UDP address for peers, joins and remote clients [default: 0.0.0.0:7420]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<String>,
-    /// What other hosts dial, if it is not the listen address
-    #[arg(long, value_name = "HOST:PORT")]
+    /// What other hosts dial: an interface, a network or an address [default: chosen, and told]
+    #[arg(long, value_name = "WHERE")]
     pub advertise: Option<String>,
     /// Print one JSON document
     #[arg(long)]
@@ -110,10 +110,10 @@ pub async fn restore(args: &RestoreArgs) -> Result<u8, Failure> {
     let data_dir = data_dir(args.data_dir.as_deref())?;
     let backup = open_backup(&args.file)?;
     let name = args.name.clone().unwrap_or_else(crate::ops::host_name);
-    let listen = crate::ops::listen_address(args.listen.as_deref())?;
-    let addr = args.advertise.clone().unwrap_or_else(|| listen.to_string());
-    let told = restore_to(&backup, &data_dir, &name, &addr).await?;
-    crate::ops::remember(&data_dir, listen, args.advertise.clone())?;
+    let place = crate::own_address::first(args.listen.as_deref(), args.advertise.as_deref(), None)?;
+    let mut told = restore_to(&backup, &data_dir, &name, &place.advertised.addr).await?;
+    told.extend(place.told.iter().cloned());
+    place.remember(&data_dir)?;
     print(&told, args.json)
 }
 

@@ -3,6 +3,7 @@
 pub mod clock;
 pub mod durable;
 pub mod ffi;
+pub mod interfaces;
 pub mod kmsg;
 pub mod lock;
 pub mod proc;

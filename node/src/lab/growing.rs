@@ -7,6 +7,11 @@ use rota_protocol::ids::HostId;
 use rota_protocol::view::HostState;
 use std::time::Duration;
 
+/// Ports that are tried for one host: between the choice and the use of one anybody may take it.
+const PORT_TRIES: u32 = 4;
+/// What `rota` says then.
+const TAKEN: &str = "cannot listen on";
+
 impl Lab {
     pub(super) async fn join(&mut self, number: usize) -> Result<(), LabError> {
         self.admit(number, 0, false).await?;
@@ -31,8 +36,54 @@ impl Lab {
     /// It is not admitted.
     pub async fn grow(&mut self, via: usize) -> Result<usize, LabError> {
         let number = self.place()?;
-        self.admit(number, via, false).await?;
+        self.enter(number, via).await?;
         Ok(number)
+    }
+
+    /// The host of a place joins through the one at `via`.
+    ///
+    /// # Errors
+    /// It is not admitted.
+    pub async fn enter(&mut self, number: usize, via: usize) -> Result<(), LabError> {
+        self.admit(number, via, false).await
+    }
+
+    /// Waits until an agent that was just started has its port; where somebody took it meanwhile, the agent is started
+    /// again at another. One that ends for any other reason is for those to tell who wait for what it should do.
+    ///
+    /// # Errors
+    /// No port stays free, or the agent neither listens nor ends.
+    pub async fn until_listens(&mut self, number: usize) -> Result<(), LabError> {
+        let mut tries = 1;
+        loop {
+            let listens = wait_for("an agent that listens", Duration::from_secs(20), async || {
+                match self.exited(number) {
+                    Some(_) => Some(false),
+                    None => self.peers[number].client().await.is_ok().then_some(true),
+                }
+            });
+            if listens.await? {
+                return Ok(());
+            }
+            let log = std::fs::read_to_string(self.peers[number].dir.join("agent.log")).unwrap_or_default();
+            let last = log.lines().last().unwrap_or_default();
+            if tries == PORT_TRIES || !last.contains(TAKEN) || !self.take_another_port(number)? {
+                return Ok(());
+            }
+            tries += 1;
+            self.spawn(number)?;
+        }
+    }
+
+    /// False: something else knows the port that it has.
+    fn take_another_port(&mut self, number: usize) -> Result<bool, LabError> {
+        if self.options.ports.get(number).is_some() {
+            return Ok(false);
+        }
+        let port = free_port()?;
+        let peer = &mut self.peers[number];
+        (peer.port, peer.advertise) = (port, port);
+        Ok(true)
     }
 
     /// Lets a host join as a new one through another: what it was before is set aside.
@@ -52,6 +103,20 @@ impl Lab {
     }
 
     async fn admit(&mut self, number: usize, via: usize, replace: bool) -> Result<(), LabError> {
+        let mut tries = 1;
+        loop {
+            match self.admit_once(number, via, replace).await {
+                Err(LabError::Command { output, .. })
+                    if tries < PORT_TRIES && output.contains(TAKEN) && self.take_another_port(number)? =>
+                {
+                    tries += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn admit_once(&mut self, number: usize, via: usize, replace: bool) -> Result<(), LabError> {
         let secret = self.join_token().await?;
         let (dir, listen) = (self.peers[number].dir.display().to_string(), self.listen(number));
         let (name, first) = (self.peers[number].name.clone(), self.advertise(via));

@@ -22,6 +22,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;
 
+/// A host's label: the address at which parts of gangs meet there, if the cards talk over another network than hosts.
+pub const ADDR_LABEL: &str = "rota.gang_addr";
+
 /// Longest list of hosts that goes into one variable, in bytes: the kernel takes no string above 128 KiB. Larger gangs
 /// read the list from the file.
 const HOSTS_BYTES_MAX: usize = 64 << 10;
@@ -95,7 +98,11 @@ fn started_together(state: &State, job: &Job, entry: u64) -> Vec<Seat> {
 fn seat(state: &State, index: u32, token: Token, host: HostId) -> Seat {
     let known = state.host(host);
     let name = known.map_or_else(|| host.to_string(), |host| host.name.clone());
-    let addr = known.map_or("", |host| bare_host(&host.addr)).to_owned();
+    let own = known.and_then(|host| host.facts.labels.get(ADDR_LABEL));
+    let addr = match own {
+        Some(ip) => ip.clone(),
+        None => known.map_or("", |host| bare_host(&host.addr)).to_owned(),
+    };
     Seat { index, token, host, name, addr }
 }
 

@@ -238,6 +238,26 @@ fn of_two_starts_in_one_entry_the_second_counts() {
     assert_eq!((seats, told.rank, told.port), (vec![(0, 1), (1, 1)], 1, port));
 }
 
+/// R083: cards may talk over another network than hosts, and each host says where.
+#[test]
+fn parts_meet_where_their_hosts_say_that_gangs_meet() {
+    let mut lab = Lab::new(&["10.0.0.1:4600", "10.0.0.2:4600"]);
+    let job = lab.submit(2, 2);
+    for (host, gang) in [(1, "10.9.0.1"), (2, "fd00:9::2")] {
+        let mut known = lab.0.host(HostId(host)).unwrap().clone();
+        let mut facts = (*known.facts).clone();
+        facts.labels.insert(ADDR_LABEL.to_owned(), gang.to_owned());
+        let registration =
+            HostRegistration { boot: BootId(u128::from(host)), addr: std::mem::take(&mut known.addr), facts };
+        lab.does(Command::RegisterHost { host: HostId(host), registration });
+    }
+    let tokens = lab.start(job, &[(0, 1), (1, 2)]);
+    assert_eq!(lab.env(tokens[1])["MASTER_ADDR"], "10.9.0.1");
+    assert_eq!(lab.env(tokens[1])["ROTA_GANG_HOSTS"], "10.9.0.1,fd00:9::2");
+    // Peers are dialled where they were.
+    assert_eq!(lab.0.host(HostId(1)).unwrap().addr, "10.0.0.1:4600");
+}
+
 #[test]
 fn addresses_are_as_a_program_takes_them() {
     assert_eq!(bare_host("10.0.0.1:4600"), "10.0.0.1");

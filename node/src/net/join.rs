@@ -9,12 +9,14 @@ use super::client::{self, ConnectError};
 use super::dial::{self, GreetError};
 use super::identity::{self, Draft, Identity, IdentityError, Pems};
 use super::secret::{TokenError, TokenKind, TokenText};
+use super::way_back::Listening;
 use super::{CloseCode, tls, wire};
 use crate::framing;
 use rota_protocol::frame::FrameKind;
 use rota_protocol::limits::{FRAME_BYTES_MAX, NAME_BYTES_MAX};
 use rota_protocol::peer::{JoinGrant, JoinReply, JoinRequest};
 use rota_protocol::{ErrorCode, HostId, PublicError, RequestId};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
@@ -26,6 +28,8 @@ const TRY_TIME: Duration = Duration::from_secs(10);
 const TRIES_MAX: u32 = 4;
 /// Pause between tries.
 const TRY_PAUSE: Duration = Duration::from_millis(500);
+/// The first version of the wire in which whoever is joined calls back; older builds admit without.
+const WAY_BACK_SINCE: u16 = 3;
 /// Longest token text that is looked at.
 const TOKEN_BYTES_MAX: usize = 256;
 
@@ -45,6 +49,14 @@ pub enum JoinError {
     Unreachable {
         /// Where.
         addr: String,
+        /// Why.
+        why: String,
+    },
+    /// The port is taken, or the address is none of this host's.
+    #[error("cannot listen on {addr}: {why}; give another with --listen, for example `10.0.0.1:7420`")]
+    Listen {
+        /// Where.
+        addr: SocketAddr,
         /// Why.
         why: String,
     },
@@ -87,6 +99,28 @@ pub async fn join(
     Ok(identity)
 }
 
+/// As [`join`], by a host that listens at `listen` meanwhile: the peer admits it only if it is reached at `my_addr`.
+///
+/// # Errors
+/// See [`JoinError`]; nothing is stored then.
+pub async fn join_listening(
+    data: &Path,
+    token: &str,
+    peer_addr: &str,
+    (host_name, my_addr): (&str, &str),
+    listen: SocketAddr,
+) -> Result<Identity, JoinError> {
+    Identity::check_absent(data)?;
+    let listening = Listening::at(listen)
+        .await
+        .map_err(|error| JoinError::Listen { addr: listen, why: error.to_string() })?;
+    let admitted = admitted_as(data, token, peer_addr, (host_name, my_addr), Some(&listening)).await;
+    listening.stop().await;
+    let identity = admitted?;
+    identity.store(data)?;
+    Ok(identity)
+}
+
 /// Joins the cluster, and keeps nothing: for hosts that live as long as this process. `data` is named in errors alone.
 ///
 /// # Errors
@@ -97,6 +131,16 @@ pub async fn admitted(
     peer_addr: &str,
     host_name: &str,
     my_addr: &str,
+) -> Result<Identity, JoinError> {
+    admitted_as(data, token, peer_addr, (host_name, my_addr), None).await
+}
+
+async fn admitted_as(
+    data: &Path,
+    token: &str,
+    peer_addr: &str,
+    (host_name, my_addr): (&str, &str),
+    listening: Option<&Listening>,
 ) -> Result<Identity, JoinError> {
     let token = TokenText::parse(token, TokenKind::Join)?;
     identity::check_name("host name", host_name)?;
@@ -112,15 +156,20 @@ pub async fn admitted(
         addr: my_addr.to_owned(),
         public_key_der: ca::public_key_der(&key),
     };
-    let grant = ask(&token, peer_addr, &request).await?;
+    let grant = ask(&token, peer_addr, &request, listening).await?;
     accept(data, &token, &request, grant, key.serialize_pem(), peer_addr)
 }
 
 /// Asks, and asks again with the same request when the answer was lost or the cluster has no leader just now.
-async fn ask(token: &TokenText, peer_addr: &str, request: &JoinRequest) -> Result<JoinGrant, JoinError> {
+async fn ask(
+    token: &TokenText,
+    peer_addr: &str,
+    request: &JoinRequest,
+    listening: Option<&Listening>,
+) -> Result<JoinGrant, JoinError> {
     let mut tries = 1;
     loop {
-        let result = match timeout(TRY_TIME, ask_once(token, peer_addr, request)).await {
+        let result = match timeout(TRY_TIME, ask_once(token, peer_addr, request, listening)).await {
             Ok(result) => result,
             Err(_) => Err(JoinError::Lost(peer_addr.to_owned())),
         };
@@ -143,6 +192,7 @@ pub(super) async fn ask_once(
     token: &TokenText,
     peer_addr: &str,
     request: &JoinRequest,
+    listening: Option<&Listening>,
 ) -> Result<JoinGrant, JoinError> {
     let unreachable = |why: String| JoinError::Unreachable { addr: peer_addr.to_owned(), why };
     let lost = || JoinError::Lost(peer_addr.to_owned());
@@ -156,8 +206,13 @@ pub(super) async fn ask_once(
             GreetError::Refused(refused) => JoinError::Refused(refused),
             GreetError::Lost(why) => unreachable(why),
         })?;
-    let bytes = framing::encode_message(version, FrameKind::JoinRequest, request)
-        .map_err(|e| unreachable(e.to_string()))?;
+    let bytes = match listening.filter(|_| version >= WAY_BACK_SINCE) {
+        Some(listening) => {
+            framing::encode_message(version, FrameKind::JoinListening, &listening.asks(request.clone()))
+        }
+        None => framing::encode_message(version, FrameKind::JoinRequest, request),
+    };
+    let bytes = bytes.map_err(|e| unreachable(e.to_string()))?;
     let (send, mut recv) = connection.open_bi().await.map_err(|e| unreachable(e.to_string()))?;
     let mut send = wire::WholeSend::new(send);
     send.send(&bytes).await.map_err(|_| lost())?;

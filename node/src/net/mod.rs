@@ -33,6 +33,7 @@ mod tls;
 mod transport;
 mod trusted;
 mod validity;
+mod way_back;
 mod wire;
 
 #[cfg(test)]
@@ -45,7 +46,8 @@ pub use client::{ConnectError, connect_api};
 pub use family::family;
 pub use files::FileError;
 pub use identity::{Identity, IdentityError, found_as, found_cluster, keep_keys_out_of_dumps};
-pub use join::{JoinError, admitted, issue, join, join_request_id};
+pub use join::{JoinError, admitted, issue, join, join_listening, join_request_id};
+pub use names::is_addr;
 pub use renewal::{new_authority, print_of_key};
 pub use rota_consensus::{LinkError, PeerLink};
 pub use secret::{TokenError, TokenKind, TokenText, hash_secret, mint_secret, same_secret};

@@ -15,7 +15,7 @@ pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), IdentityE
 }
 
 /// Whether a text can be an address: `host:port`, without anything that needs quoting.
-pub(super) fn is_addr(addr: &str) -> bool {
+pub fn is_addr(addr: &str) -> bool {
     let plain =
         |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':' | b'[' | b']' | b'%');
     addr.len() <= ADDR_BYTES_MAX

@@ -1,15 +1,16 @@
 //! Serving a greeted connection: the requests and datagrams of a peer, the one request of a host that joins.
 
 use super::wire::{self, RESET_MALFORMED, WholeSend};
-use super::{CloseCode, Inner, authorize, join, transport};
+use super::{CloseCode, Inner, authorize, join, transport, way_back};
 use crate::framing;
 use quinn::{Connection, RecvStream, SendStream};
 use rota_protocol::frame::{self, FrameKind, HEADER_BYTES};
 use rota_protocol::gossip::GossipPacket;
 use rota_protocol::limits::{FRAME_BYTES_MAX, GOSSIP_BYTES_MAX};
-use rota_protocol::peer::{JoinReply, JoinRequest, PeerReply, PeerRequest};
+use rota_protocol::peer::{JoinListening, JoinReply, JoinRequest, PeerReply, PeerRequest};
 use rota_protocol::session::SessionAsk;
 use rota_protocol::{ErrorCode, HostId, PublicError, codec};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -114,18 +115,35 @@ async fn request(
     }
 }
 
+/// What a joiner asks; one that listens at its address meanwhile says so.
+async fn asked_to_join(
+    recv: &mut quinn::RecvStream,
+    version: u16,
+) -> Result<(JoinRequest, Option<JoinListening>), wire::WireError> {
+    let kinds = [FrameKind::JoinRequest, FrameKind::JoinListening];
+    let (kind, body) = wire::read_only_of(recv, &kinds, version, JOIN_BYTES_MAX).await?;
+    if kind == FrameKind::JoinRequest {
+        return Ok((wire::decoded(&body, JOIN_BYTES_MAX)?, None));
+    }
+    let listening: JoinListening = wire::decoded(&body, JOIN_BYTES_MAX)?;
+    Ok((listening.request.clone(), Some(listening)))
+}
+
+async fn leads_back(listening: Option<&JoinListening>, from: SocketAddr) -> Result<(), PublicError> {
+    match listening {
+        Some(listening) => way_back::check(listening, from).await,
+        None => Ok(()),
+    }
+}
+
 /// Serves a host that joins: one request, one answer.
 pub(super) async fn joiner(inner: &Arc<Inner>, connection: &Connection, version: u16) {
     let exchange = async {
         let (send, mut recv) = connection.accept_bi().await.ok()?;
         let send = WholeSend::new(send);
-        let request =
-            wire::read_only::<_, JoinRequest>(&mut recv, FrameKind::JoinRequest, version, JOIN_BYTES_MAX)
-                .await
-                .ok()?;
-        Some((request, send))
+        Some((asked_to_join(&mut recv, version).await.ok()?, send))
     };
-    let Ok(Some((request, mut send))) = timeout(REQUEST_TIME, exchange).await else {
+    let Ok(Some(((request, listening), mut send))) = timeout(REQUEST_TIME, exchange).await else {
         CloseCode::Malformed.close(connection, "a request to join was due");
         return;
     };
@@ -135,7 +153,10 @@ pub(super) async fn joiner(inner: &Arc<Inner>, connection: &Connection, version:
         Ok(()) if !inner.joins.take(JOINS_PER_SECOND) => JoinReply::Refused(
             PublicError::new(ErrorCode::Busy, "too many attempts to join").retry_after(1_000),
         ),
-        Ok(()) => inner.handler.join(request.clone()).await,
+        Ok(()) => match leads_back(listening.as_ref(), remote).await {
+            Ok(()) => inner.handler.join(request.clone()).await,
+            Err(refused) => JoinReply::Refused(refused),
+        },
     };
     match &reply {
         JoinReply::Granted(grant) => {

@@ -47,18 +47,35 @@ where
     R: AsyncRead + Unpin,
     T: DeserializeOwned,
 {
+    let (_, body) = read_only_of(stream, &[wanted], agreed, limit).await?;
+    decoded(&body, limit)
+}
+
+/// The message in the body of a frame.
+pub(super) fn decoded<T: DeserializeOwned>(body: &[u8], limit: usize) -> Result<T, WireError> {
+    Ok(codec::decode(body, limit).map_err(FramingError::from)?)
+}
+
+/// As [`read_only`], for a frame of one of several kinds: which it is, and its body.
+pub(super) async fn read_only_of<R: AsyncRead + Unpin>(
+    stream: &mut R,
+    wanted: &[FrameKind],
+    agreed: u16,
+    limit: usize,
+) -> Result<(FrameKind, Vec<u8>), WireError> {
+    // Callers name a kind at least.
+    let due = wanted.first().copied().unwrap_or(FrameKind::Hello);
     let frame = framing::read_frame(&mut (&mut *stream).take((HEADER_BYTES + limit) as u64))
         .await?
-        .ok_or(FramingError::Closed(wanted))?;
+        .ok_or(FramingError::Closed(due))?;
     if frame.version != agreed {
         return Err(WireError::Version { got: frame.version, agreed });
     }
-    if frame.kind != wanted {
-        return Err(FramingError::Kind { wanted, got: frame.kind }.into());
+    if !wanted.contains(&frame.kind) {
+        return Err(FramingError::Kind { wanted: due, got: frame.kind }.into());
     }
-    let message = codec::decode(&frame.body, limit).map_err(FramingError::from)?;
     match stream.read(&mut [0]).await {
-        Ok(0) => Ok(message),
+        Ok(0) => Ok((frame.kind, frame.body)),
         Ok(_) => Err(WireError::Trailing),
         Err(e) => Err(FramingError::from(e).into()),
     }

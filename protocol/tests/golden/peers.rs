@@ -99,7 +99,7 @@ pub(crate) fn peer_replies() -> Vec<(&'static str, PeerReply)> {
     replies
 }
 
-pub(crate) fn join_requests() -> Vec<(&'static str, JoinRequest)> {
+pub(crate) fn join_requests() -> Vec<(&'static str, JoinListening, JoinRequest)> {
     let request = JoinRequest {
         token: text("rota-join-00-11").into(),
         host_name: text("gpu-07"),
@@ -107,6 +107,13 @@ pub(crate) fn join_requests() -> Vec<(&'static str, JoinRequest)> {
         public_key_der: vec![0x30, 0x59],
     };
     vec![("request", request)]
+}
+
+pub(crate) fn join_listenings() -> Vec<(&'static str, JoinListening)> {
+    join_requests()
+        .into_iter()
+        .map(|(label, request)| (label, JoinListening { request, key: [7; 32] }))
+        .collect()
 }
 
 pub(crate) fn join_replies() -> Vec<(&'static str, JoinReply)> {

@@ -1,6 +1,7 @@
 //! Who belongs to the cluster, tried on real processes: hosts that come, go, are wiped, copied, restored and mixed up,
 //! and clusters that lost their majority. One line for each row, measured beside the stated bound.
 
+mod addresses;
 mod churn;
 mod data;
 mod follow;
@@ -27,7 +28,7 @@ pub type Running<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Row, LabErro
 pub type Try = for<'a> fn(&'a Bench) -> Running<'a>;
 
 /// All rows, in the order of the table.
-pub const ROWS: [(&str, Try); 14] = [
+pub const ROWS: [(&str, Try); 15] = [
     ("R1", |bench| Box::pin(churn::under_kills(bench))),
     ("R4", |bench| Box::pin(follow::parent_killed(bench))),
     ("R11", |bench| Box::pin(churn::voter_gone(bench))),
@@ -39,6 +40,7 @@ pub const ROWS: [(&str, Try); 14] = [
     ("D13", |bench| Box::pin(data::swapped(bench))),
     ("D2", |bench| Box::pin(data::flipped(bench))),
     ("R074", |bench| Box::pin(power::other_addresses(bench))),
+    ("R083", |bench| Box::pin(addresses::several(bench))),
     ("R085", |bench| Box::pin(power::any_order(bench))),
     ("R3", |bench| Box::pin(recovery::majority_lost(bench))),
     ("O6", |bench| Box::pin(recovery::from_a_backup(bench))),

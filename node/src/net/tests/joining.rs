@@ -121,7 +121,7 @@ async fn fault_s3_guesses_are_slowed_and_counted() {
                 public_key_der: ca::public_key_der(&ca::new_key().unwrap()),
             };
             let token = TokenText::parse(&text, TokenKind::Join).unwrap();
-            crate::net::join::ask_once(&token, &addr, &request).await
+            crate::net::join::ask_once(&token, &addr, &request, None).await
         });
         if guesses.len() > 8 {
             let _ = guesses.join_next().await;
@@ -166,4 +166,55 @@ async fn a_client_reaches_the_api_of_the_cluster_that_its_token_names() {
     let (foreign, _) = mint_secret(TokenKind::User, &other.founder.ca_fingerprint()).unwrap();
     let error = connect_api(&addr, &foreign).await.unwrap_err();
     assert!(matches!(error, ConnectError::OtherCluster), "{error}");
+}
+
+/// R083: a host that nobody could dial is not admitted, and nothing is left of it: neither here, nor there, nor its token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_joiner_is_called_back_before_it_is_admitted() {
+    let cluster = Cluster::new();
+    let a = Peer::start(cluster.host(1)).await;
+    let (token, _) = mint_secret(TokenKind::Join, &cluster.founder.ca_fingerprint()).unwrap();
+    a.takes_token(&token);
+    let data = TempDir::new().unwrap();
+    let free = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let listen = free().local_addr().unwrap();
+    // Somebody else is there, and says something.
+    let other = free();
+    let elsewhere = other.local_addr().unwrap().to_string();
+    let talks = std::thread::spawn(move || {
+        other.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+        let mut asked = [0; 64];
+        let (len, from) = other.recv_from(&mut asked).unwrap();
+        other.send_to(&asked[..len], from).unwrap();
+    });
+    let nobody = free().local_addr().unwrap().to_string();
+    for wrong in [elsewhere, nobody] {
+        let joined = join_listening(data.path(), &token, &a.addr(), ("gpu-7", &wrong), listen).await;
+        let text = joined.unwrap_err().to_string();
+        let wanted = format!("{wrong} does not lead back to this host");
+        assert!(text.contains("advertise") && text.contains(&wanted) && text.contains("127.0.0.1"), "{text}");
+        assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 0);
+        assert_eq!(a.handler.joins.load(Ordering::SeqCst), 0);
+    }
+    talks.join().unwrap();
+    // A port that another one has is told before anything is asked.
+    let taken = free();
+    let at = taken.local_addr().unwrap();
+    let error = join_listening(data.path(), &token, &a.addr(), ("gpu-7", MINE), at).await.unwrap_err();
+    assert!(matches!(error, JoinError::Listen { .. }), "{error}");
+    let mine = listen.to_string();
+    let joined = join_listening(data.path(), &token, &a.addr(), ("gpu-7", &mine), listen).await.unwrap();
+    assert_eq!(joined.host, HostId(7));
+}
+
+/// A cluster of an older build calls nobody back, and admits.
+#[tokio::test]
+async fn an_older_peer_admits_without_a_call() {
+    let cluster = Cluster::new();
+    let a = Peer::start_as(cluster.host(1), 2).await;
+    let (token, _) = mint_secret(TokenKind::Join, &cluster.founder.ca_fingerprint()).unwrap();
+    a.takes_token(&token);
+    let data = TempDir::new().unwrap();
+    let listen = "127.0.0.1:0".parse().unwrap();
+    join_listening(data.path(), &token, &a.addr(), ("gpu-7", MINE), listen).await.unwrap();
 }
