@@ -99,7 +99,7 @@ pub(crate) fn peer_replies() -> Vec<(&'static str, PeerReply)> {
     replies
 }
 
-pub(crate) fn join_requests() -> Vec<(&'static str, JoinListening, JoinRequest)> {
+pub(crate) fn join_requests() -> Vec<(&'static str, JoinRequest)> {
     let request = JoinRequest {
         token: text("rota-join-00-11").into(),
         host_name: text("gpu-07"),
