@@ -3,6 +3,7 @@
 
 use super::Case;
 use super::account::{amount, bound_name};
+use super::ends;
 use super::tally::Group;
 use super::text::{count, span};
 use crate::placement::TURN_MS;
@@ -147,6 +148,11 @@ impl Cause {
                 let example = case.lack.as_ref()?.example.clone();
                 format!("ask for {example}, or add a host that has it")
             }
+        if let Self::Hosts(_) | Self::Turn = self
+            && let Some(words) = ends::will_fail(case.job)
+        {
+            return Some(words);
+        }
             Self::CeilingTooLow => {
                 format!("ask for {}, or have the ceiling raised", case.lack.as_ref()?.example)
             }

@@ -8,6 +8,7 @@ mod account;
 mod ahead;
 mod capacity;
 mod cause;
+mod ends;
 mod lack;
 mod short;
 mod tally;
@@ -45,7 +46,7 @@ pub fn why_with(state: &State, id: JobId, now_ms: u64, config: &PlanConfig) -> O
     let job = state.jobs.shared(id)?;
     if !waits(job) {
         let mut answer = answer(state, job, now_ms);
-        answer.verdict = settled_sentence(job) + &turn::told(state, job);
+        answer.verdict = settled_sentence(job) + &ends::culprit(state, job) + &turn::told(state, job);
         answer.by_reason = settled(state, job).into_rows();
         return Some(answer);
     }

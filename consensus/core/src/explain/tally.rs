@@ -1,5 +1,6 @@
 //! Every host once, under the first thing that keeps a job off it. What is said of the numbers is in `cause.rs`.
 
+use super::ends;
 use super::text::{count, span};
 use crate::fit::Misfit;
 use crate::placement::{Look, Verdict};
@@ -109,8 +110,12 @@ fn add(tally: &mut Tally, job: &Job, host: &Host, verdict: &Verdict, look: &Look
             tally.add(host, "ahead", 0, detail);
         }
         Verdict::BacksOff { until_ms, failures } => {
-            let detail =
-                format!("could not launch it, tried again in {} (back-off {failures})", in_ms(*until_ms));
+            let said = ends::words(job, host.id).map_or_else(String::new, |words| format!(": {words}"));
+            let detail = format!(
+                "{} could not start it{said}; tried again in {} (back-off {failures})",
+                host.name,
+                in_ms(*until_ms)
+            );
             tally.add(host, "avoided", 0, detail);
         }
         Verdict::Promised { job: other, at_ms } => {
