@@ -12,6 +12,7 @@ pub mod cluster;
 pub mod context;
 pub mod control;
 pub mod data;
+mod culprit;
 pub mod device;
 pub mod echo;
 pub mod ends;
