@@ -174,7 +174,10 @@ fn fitting(tally: &mut Tally, job: &Job, host: &Host, look: &Look) {
 
 fn detail(host: &Host, misfit: &Misfit, now_ms: u64) -> String {
     match misfit {
-        Misfit::Draining | Misfit::Suspended | Misfit::Faulty | Misfit::Shunned => {
+        Misfit::Draining => {
+            format!("{} is draining: {}", host.name, host.reason(now_ms).unwrap_or_default())
+        }
+        Misfit::Suspended | Misfit::Faulty | Misfit::Shunned => {
             format!("{}: {}", host.name, host.reason(now_ms).unwrap_or_default())
         }
         Misfit::GpusUnhealthy { .. } | Misfit::GpusDegraded { .. } => match sick(host) {
