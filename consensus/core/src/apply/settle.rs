@@ -55,7 +55,10 @@ pub(super) fn settle(
 ) -> Settled {
     job.live = job.live.saturating_sub(1);
     let started_ms = keep_record(job, attempt, end, ran_ms, now_ms);
-    if let AttemptEnd::LaunchFailed { .. } | AttemptEnd::InputsMissing { .. } | AttemptEnd::CannotStart { .. } = end {
+    if is_final && job.started_ms.is_none() {
+        // The rest of an array of which nothing starts anywhere is to learn it at once.
+        job.avoid.remove(&attempt.host);
+    } else if let AttemptEnd::LaunchFailed { .. } | AttemptEnd::InputsMissing { .. } | AttemptEnd::CannotStart { .. } = end {
         job.avoid_host(attempt.host, now_ms);
     }
     let Some(ordinal) = job.ordinal(attempt.task.index) else {

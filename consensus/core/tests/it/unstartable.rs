@@ -111,6 +111,8 @@ fn an_array_ends_and_a_gang_does() {
     let job = lab.submit("gpus=1 array=0-19");
     let tried = fail_all(&mut lab, job, |_| no_folder());
     assert!(tried.len() <= 20 + 8, "{}", tried.len());
+    let job = lab.state.job(job).expect("known");
+    assert!(lab.now_ms - job.submitted_ms < 30_000, "what is left of it waits for no host");
     let job = lab.submit("gpus=2 gang=2 layout=spread");
     let tried = fail_all(&mut lab, job, |_| no_folder());
     assert!(tried.len() <= 6, "{tried:?}");
