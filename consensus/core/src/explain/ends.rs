@@ -16,7 +16,9 @@ pub(super) fn words(job: &Job, host: HostId) -> Option<&str> {
 
 fn unstarted(end: &AttemptEnd) -> Option<&str> {
     match end {
-        AttemptEnd::LaunchFailed { reason } | AttemptEnd::CannotStart { reason, .. } => Some(reason),
+        AttemptEnd::LaunchFailed { reason }
+        | AttemptEnd::InputsMissing { reason, .. }
+        | AttemptEnd::CannotStart { reason, .. } => Some(reason),
         _ => None,
     }
 }
