@@ -100,11 +100,8 @@ fn text(view: &WhyView, now_ms: u64) -> String {
             format!("{} asking {}", count(view.ahead_tasks, "task"), count(view.ahead_gpus, "GPU")),
         );
     }
-    for (at, row) in view.more.holders.iter().filter(|_| waits).enumerate() {
-        line(if at == 0 { "held by" } else { "" }, holder(row, now_ms));
-    }
-    if view.more.more_holders > 0 {
-        line("", format!("and by {}", count(view.more.more_holders.into(), "more job")));
+    for (at, text) in holders(view, now_ms).into_iter().enumerate() {
+        line(if at == 0 { "held by" } else { "" }, text);
     }
     for (at, row) in view.more.shares.iter().filter(|_| waits).enumerate() {
         line(if at == 0 { "share" } else { "" }, share(row));
@@ -219,6 +216,13 @@ fn broken(why: PromiseBreak) -> &'static str {
         PromiseBreak::Overrun => "what it waited for ran on past its limit",
         PromiseBreak::Reserved => "a host of it was reserved for others since",
     }
+}
+
+/// A line for each that has what a waiting job waits for.
+fn holders(view: &WhyView, now_ms: u64) -> Vec<String> {
+    let rows = view.more.holders.iter().map(|row| holder(row, now_ms));
+    let more = Some(view.more.more_holders).filter(|more| *more > 0);
+    rows.chain(more.map(|more| format!("and by {}", count(more.into(), "more job")))).collect()
 }
 
 /// Who has what is waited for, and until when at the latest.
