@@ -181,6 +181,13 @@ pub enum AttemptEnd {
         /// Which, and why.
         reason: String,
     },
+    /// The host could not start it for a reason that lies in the job: tried on a few hosts, then the job is over.
+    CannotStart {
+        /// As a shell has it: 126 or 127.
+        code: u8,
+        /// The host's words.
+        reason: String,
+    },
 }
 
 impl AttemptEnd {
@@ -213,7 +220,7 @@ impl AttemptEnd {
     #[must_use]
     pub fn shell_status(&self) -> u8 {
         match self {
-            Self::Exited { code } => *code,
+            Self::Exited { code } | Self::CannotStart { code, .. } => *code,
             Self::Signalled { signal } => 128_u8.saturating_add(*signal),
             Self::TimeLimit => 124,
             Self::OutOfMemory { .. } => 137,
@@ -242,6 +249,7 @@ impl fmt::Display for AttemptEnd {
             Self::Cancelled => f.write_str("cancelled"),
             Self::Preempted => f.write_str("preempted"),
             Self::LaunchFailed { reason } => write!(f, "launch failed: {reason}"),
+            Self::CannotStart { reason, .. } => write!(f, "cannot start: {reason}"),
             Self::Fenced => f.write_str("fenced: the host lost contact"),
             Self::Lost => f.write_str("lost: the host was declared gone"),
             Self::Vanished { reason } => write!(f, "vanished: {reason}"),

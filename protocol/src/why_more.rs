@@ -17,6 +17,27 @@ pub struct WhyMore {
     pub partly: bool,
     /// What was granted and waits for its inputs.
     pub staging: Vec<StagingRow>,
+    /// Who holds what it waits for, the first to go first; the first few.
+    pub holders: Vec<WhyHolder>,
+    /// How many more.
+    pub more_holders: u32,
+}
+
+/// What one job holds on one host of what another waits for. Its number alone: whose it is may be nobody's business.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhyHolder {
+    /// Which.
+    pub job: JobId,
+    /// The host's name.
+    pub host: String,
+    /// When its limit, with its grace, is over, ms since the epoch; none if it has no limit.
+    pub until_ms: Option<u64>,
+    /// GPUs, in thousandths.
+    pub gpu_milli: u64,
+    /// It may be ended for a job of higher priority.
+    pub preemptible: bool,
+    /// It is being ended.
+    pub ending: bool,
 }
 
 /// What one queue holds, against its siblings.

@@ -196,7 +196,9 @@ fn tell_end(state: &mut State, record: &ExitRecord) {
     }
     let cards = match record.end {
         // Nothing was started.
-        AttemptEnd::LaunchFailed { .. } | AttemptEnd::InputsMissing { .. } => Vec::new(),
+        AttemptEnd::LaunchFailed { .. }
+        | AttemptEnd::InputsMissing { .. }
+        | AttemptEnd::CannotStart { .. } => Vec::new(),
         _ => state.returning.cards_of(&state.node, &state.cards, token),
     };
     if cards.is_empty() {

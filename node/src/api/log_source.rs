@@ -108,7 +108,7 @@ pub(super) fn place(node: &Node, caller: &Caller, ask: &LogAsk, after: Option<To
         let all = attempts::of_task(state, ask.job, index);
         let source = |at: usize| {
             let one = &all[at];
-            let before = at.checked_sub(1).map(|before| all[before].why_again().to_owned());
+            let before = at.checked_sub(1).map(|before| all[before].why_again_told());
             let host_name =
                 state.host(one.host).map_or_else(|| one.host.to_string(), |host| host.name.clone());
             let (token, number, host) = (one.token, one.number, one.host);

@@ -11,6 +11,7 @@ pub mod adjust;
 pub mod cluster;
 pub mod context;
 pub mod control;
+mod culprit;
 pub mod data;
 pub mod device;
 pub mod echo;

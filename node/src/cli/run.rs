@@ -314,6 +314,7 @@ pub async fn status(context: &Context, row: &JobRow) -> Result<u8, Failure> {
 fn own_end(view: &JobView) -> Option<String> {
     let newest = view.attempts.first().and_then(|attempt| attempt.end.as_ref());
     match view.row.state {
+        JobState::Failed if view.spec.gang.is_some() => super::culprit::of_gang(view),
         JobState::Failed => newest
             .filter(|end| !matches!(end, AttemptEnd::Exited { .. }))
             .map(|end| end_text(end, &view.spec)),

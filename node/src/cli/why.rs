@@ -13,7 +13,7 @@ use rota_protocol::JobId;
 use rota_protocol::api::{ApiReply, ApiRequest, Freshness};
 use rota_protocol::plan::PromiseBreak;
 use rota_protocol::why::{StartBasis, WhyAccount, WhyPromise, WhyStart, WhyView};
-use rota_protocol::why_more::WhyShare;
+use rota_protocol::why_more::{WhyHolder, WhyShare};
 
 /// Why a job waits.
 #[derive(Debug, Args)]
@@ -99,6 +99,9 @@ fn text(view: &WhyView, now_ms: u64) -> String {
             "ahead",
             format!("{} asking {}", count(view.ahead_tasks, "task"), count(view.ahead_gpus, "GPU")),
         );
+    }
+    for (at, text) in holders(view, now_ms).into_iter().enumerate() {
+        line(if at == 0 { "held by" } else { "" }, text);
     }
     for (at, row) in view.more.shares.iter().filter(|_| waits).enumerate() {
         line(if at == 0 { "share" } else { "" }, share(row));
@@ -215,6 +218,28 @@ fn broken(why: PromiseBreak) -> &'static str {
     }
 }
 
+/// A line for each that has what a waiting job waits for.
+fn holders(view: &WhyView, now_ms: u64) -> Vec<String> {
+    let rows = view.more.holders.iter().map(|row| holder(row, now_ms));
+    let more = Some(view.more.more_holders).filter(|more| *more > 0);
+    rows.chain(more.map(|more| format!("and by {}", count(more.into(), "more job")))).collect()
+}
+
+/// Who has what is waited for, and until when at the latest.
+fn holder(row: &WhyHolder, now_ms: u64) -> String {
+    let what = match row.gpu_milli {
+        0 => String::new(),
+        gpus => format!(": {} GPUs", milli(gpus)),
+    };
+    let until = match row.until_ms {
+        _ if row.ending => "asked to end, to make room".to_owned(),
+        Some(at_ms) => format!("until {} at the latest", moment(at_ms, now_ms)),
+        None => "it has no time limit".to_owned(),
+    };
+    let stays = if row.preemptible || row.ending { "" } else { "; no priority ends it (not preemptible)" };
+    format!("job {} on {}{what}, {until}{stays}", row.job, row.host)
+}
+
 /// What a queue holds, and what is its part by weight.
 fn share(row: &WhyShare) -> String {
     let of = |milli_of: u64| milli(milli_of);
@@ -312,6 +337,33 @@ mod tests {
             waits: vec![wait("runs", 5_000), wait("room", 90_500)],
             more: WhyMore::default(),
         }
+    }
+
+    #[test]
+    fn who_holds_it_is_named_with_the_end_at_the_latest() {
+        let row = |job, until_ms, preemptible, ending| WhyHolder {
+            job: JobId(job),
+            host: "n1".into(),
+            until_ms,
+            gpu_milli: 4_000,
+            preemptible,
+            ending,
+        };
+        let holders = vec![
+            row(90, None, true, true),
+            row(71, Some(NOW_MS + 40_000), false, false),
+            row(72, None, true, false),
+        ];
+        let more = WhyMore { holders, more_holders: 2, ..WhyMore::default() };
+        let view = WhyView { state: JobState::Pending, cause: "gpus_busy".into(), more, ..bare() };
+        let text = text(&view, NOW_MS);
+        let expected = "\
+held by   job 90 on n1: 4 GPUs, asked to end, to make room
+          job 71 on n1: 4 GPUs, until 2027-01-15 08:00:40Z (in 40s) at the latest; no priority ends it (not preemptible)
+          job 72 on n1: 4 GPUs, it has no time limit
+          and by 2 more jobs
+";
+        assert!(text.contains(expected), "{text}");
     }
 
     fn wait(cause: &str, ms: u64) -> WhyWait {

@@ -26,6 +26,18 @@ pub struct Numbered {
 }
 
 impl Numbered {
+    /// The same for a person: where nothing was started, in its host's words.
+    #[must_use]
+    pub fn why_again_told(&self) -> String {
+        let word = self.why_again();
+        match &self.end {
+            Some(AttemptEnd::LaunchFailed { reason } | AttemptEnd::CannotStart { reason, .. }) => {
+                format!("{word}: {reason}")
+            }
+            _ => word.to_owned(),
+        }
+    }
+
     /// In one word, why there was, or is, another attempt after this one.
     #[must_use]
     pub fn why_again(&self) -> &'static str {
@@ -53,6 +65,7 @@ impl Numbered {
                 AttemptEnd::Cancelled => "cancel",
                 AttemptEnd::Preempted => "preempt",
                 AttemptEnd::LaunchFailed { .. } | AttemptEnd::InputsMissing { .. } => "launch_failed",
+                AttemptEnd::CannotStart { .. } => "cannot_start",
                 AttemptEnd::Fenced | AttemptEnd::Lost | AttemptEnd::Vanished { .. } => "host_lost",
                 AttemptEnd::Requeued { .. } => "requeue",
                 AttemptEnd::GangBroken => "gang",
@@ -80,6 +93,7 @@ pub fn end_word(end: &AttemptEnd) -> &'static str {
         AttemptEnd::Preempted => "preempted",
         AttemptEnd::LaunchFailed { .. } => "launch_failed",
         AttemptEnd::InputsMissing { .. } => "inputs_missing",
+        AttemptEnd::CannotStart { .. } => "cannot_start",
         AttemptEnd::Requeued { .. } => "requeued",
         AttemptEnd::GangBroken => "gang_broken",
         AttemptEnd::HostStopped => "host_stopped",

@@ -4,6 +4,7 @@
 //! A removal is written down (`<token>.remove`) before the program starts: if the shim is killed, the agent finds it
 //! there and removes the container in its stead. Until it has succeeded nothing that the attempt held is free.
 
+use super::program::{CODE_NOT_FOUND, cannot_start, launch_failed};
 use super::timer::timespec;
 use super::uplink::{Link, Sent};
 use super::wire;
@@ -36,6 +37,19 @@ const PAUSE_MS_MAX: u64 = 2_000;
 const UNMADE_TRIES: u32 = 5;
 /// Longest end of standard error that goes into a reason, in bytes.
 const TAIL_BYTES: u64 = 300;
+
+/// How runtimes and registries say that there is no such image, in small letters.
+const NO_IMAGE: [&str; 9] = [
+    "did not resolve to an alias",
+    "invalid reference format",
+    "manifest unknown",
+    "name unknown",
+    "no such image",
+    "image not known",
+    "repository does not exist",
+    "pull access denied",
+    "requested access to the resource is denied",
+];
 
 /// All ports of the attempt's own are free, or why not.
 pub(super) fn ports_are_free(order: &LaunchOrder) -> Result<(), String> {
@@ -211,12 +225,15 @@ async fn run_as_agent(hook: &EndHook) -> bool {
     matches!(tokio::time::timeout(limit, child.wait()).await, Ok(Ok(status)) if status.success())
 }
 
-/// The end as it is to be told: a runtime that made no container is the host's fault, not the program's end.
+/// The end as it is to be told: a runtime that made no container is the host's fault, not the program's end; but an
+/// image that nobody has is the job's.
 pub(super) fn judged(end: AttemptEnd, order: &LaunchOrder) -> AttemptEnd {
     let Some(runtime) = &order.around.runtime else { return end };
     match end {
         AttemptEnd::Exited { code } if runtime.failed_status == Some(code) && !made(order) => {
-            super::program::launch_failed(failure(runtime, code, order.token))
+            let said = last_line(&format!("{}.stderr", order.token)).unwrap_or_default();
+            let reason = failure(runtime, code, &said);
+            if names_no_image(&said) { cannot_start(CODE_NOT_FOUND, reason) } else { launch_failed(reason) }
         }
         same => same,
     }
@@ -227,12 +244,18 @@ fn made(order: &LaunchOrder) -> bool {
     Path::new(OsStr::from_bytes(&path)).symlink_metadata().is_ok()
 }
 
-fn failure(runtime: &RuntimeOrder, code: u8, token: Token) -> String {
-    let said = last_line(&format!("{token}.stderr")).unwrap_or_default();
+fn failure(runtime: &RuntimeOrder, code: u8, said: &str) -> String {
     let said: String = said.chars().filter(|c| !c.is_control()).collect();
     format!("{} could not make the container (status {code}): {said}", runtime.name)
 }
 
+/// The runtime, or the registry, says that there is no such image. A registry that does not answer says nothing of it.
+fn names_no_image(said: &str) -> bool {
+    let said = said.to_lowercase();
+    NO_IMAGE.iter().any(|words| said.contains(words))
+}
+
+/// The line that says what went wrong: the last one, unless it only tells how to get help.
 fn last_line(path: &str) -> io::Result<String> {
     use std::io::{Read, Seek, SeekFrom};
     let mut file = std::fs::File::open(path)?;
@@ -241,7 +264,12 @@ fn last_line(path: &str) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    Ok(text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().to_owned())
+    Ok(text
+        .lines()
+        .rev()
+        .find(|line| !line.trim().is_empty() && !line.contains("--help'"))
+        .unwrap_or_default()
+        .to_owned())
 }
 
 #[cfg(test)]
@@ -261,6 +289,35 @@ mod tests {
         }
         assert!((20_000..21_000).any(|port| taken_port((port, 1)).is_none()), "not every port is taken");
         assert_eq!(taken_port((0, 0)), None);
+    }
+
+    #[test]
+    fn an_image_that_nobody_has_is_told_from_a_registry_that_does_not_answer() {
+        for (said, is_jobs) in [
+            (
+                "Error: short-name \"foo\" did not resolve to an alias and no unqualified-search registries are defined",
+                true,
+            ),
+            (
+                "docker: Error response from daemon: pull access denied for foo, repository does not exist",
+                true,
+            ),
+            ("Error: initializing source docker://quay.io/a:9: reading manifest 9: manifest unknown", true),
+            ("docker: invalid reference format: repository name must be lowercase", true),
+            (
+                "Error: pinging container registry localhost: dial tcp 127.0.0.1:443: connect: connection refused",
+                false,
+            ),
+            ("Error: writing blob: no space left on device", false),
+            ("nvidia-container-cli: initialization error: driver error", false),
+        ] {
+            assert_eq!(names_no_image(said), is_jobs, "{said}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stderr");
+        std::fs::write(&path, "docker: no such image\n\nRun 'docker run --help' for more information\n")
+            .unwrap();
+        assert_eq!(last_line(path.to_str().unwrap()).unwrap(), "docker: no such image");
     }
 
     #[test]

@@ -158,6 +158,6 @@ impl Inside {
 fn words(failed: NotRun) -> String {
     match failed {
         NotRun::Program(_, line) => line.trim_start_matches("rota: ").trim_end().to_owned(),
-        NotRun::Host(reason) => reason,
+        NotRun::Job(_, reason) | NotRun::Host(reason) => reason,
     }
 }

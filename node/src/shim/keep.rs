@@ -95,7 +95,7 @@ impl<'a, 'l> Keeper<'a, 'l> {
             groups.leave(kill_budget_ms, |_| ());
             let stderr_bytes = match &failed {
                 NotRun::Program(_, line) => streams.last_word(line),
-                NotRun::Host(_) => 0,
+                NotRun::Job(..) | NotRun::Host(_) => 0,
             };
             (failed.end(order.around.runtime.is_some()), stderr_bytes)
         })?;

@@ -1,5 +1,6 @@
 //! Starting the program of an attempt, and telling whose fault it is when it does not start: a program that is
-//! missing or cannot be run is the user's, and ends as a shell would end it; anything else is the host's.
+//! missing or cannot be run is the user's, and ends as a shell would end it; what the job names and this host does not
+//! have may be there elsewhere; anything else is the host's.
 
 use super::cage::{self, Groups};
 use crate::io::ffi::cage::Steps;
@@ -19,12 +20,14 @@ const PATH_DEFAULT: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 /// A shell's code for a program that cannot be run.
 const CODE_CANNOT_RUN: u8 = 126;
 /// A shell's code for a program that does not exist.
-const CODE_NOT_FOUND: u8 = 127;
+pub(super) const CODE_NOT_FOUND: u8 = 127;
 
 /// Why no program runs.
 pub(super) enum NotRun {
     /// The user's fault: a code as a shell gives it, and a line for standard error.
     Program(u8, String),
+    /// The job's fault, unless other hosts have what it names here: a code as a shell gives it, and the reason.
+    Job(u8, String),
     /// The host's fault.
     Host(String),
 }
@@ -35,6 +38,7 @@ impl NotRun {
         match self {
             Self::Program(_, line) if is_runtime => launch_failed(line.trim_end().to_owned()),
             Self::Program(code, _) => AttemptEnd::Exited { code },
+            Self::Job(code, reason) => cannot_start(code, reason),
             Self::Host(reason) => launch_failed(reason),
         }
     }
@@ -143,12 +147,26 @@ fn blame(failed: &StartError, order: &LaunchOrder, cage: &Steps) -> NotRun {
             host("cannot run the program")
         }
         (Stage::Exec, _) => NotRun::Program(CODE_CANNOT_RUN, format!("rota: {name}: {error}\n")),
-        (Stage::Workdir, _) => {
-            host(&format!("cannot enter the working directory {}", String::from_utf8_lossy(&order.workdir)))
+        (Stage::Workdir, errno) => {
+            let what =
+                format!("cannot enter the working directory {}", String::from_utf8_lossy(&order.workdir));
+            match errno.and_then(of_path) {
+                Some(code) => NotRun::Job(code, format!("{what}: {error}")),
+                None => host(&what),
+            }
         }
         (Stage::Cage, _) => host(&format!("cannot bound the task: {}", cage.name(failed.program))),
         (Stage::User, _) => host("cannot change to the task's user"),
         (Stage::Prepare | Stage::Clone, _) => host("cannot make the task's process"),
+    }
+}
+
+/// The code of a path that cannot be entered because of what it names; none if what is below it does not work.
+fn of_path(errno: Errno) -> Option<u8> {
+    match errno {
+        Errno::NOENT | Errno::NOTDIR => Some(CODE_NOT_FOUND),
+        Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::NAMETOOLONG => Some(CODE_CANNOT_RUN),
+        _ => None,
     }
 }
 
@@ -164,11 +182,20 @@ fn candidates(name: &[u8], env: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<u8>> {
 }
 
 /// An end that is the host's fault, its reason cut to what the log keeps.
-pub(super) fn launch_failed(mut reason: String) -> AttemptEnd {
+pub(super) fn launch_failed(reason: String) -> AttemptEnd {
+    AttemptEnd::LaunchFailed { reason: cut(reason) }
+}
+
+/// An end that is the job's fault, unless another host can start it.
+pub(super) fn cannot_start(code: u8, reason: String) -> AttemptEnd {
+    AttemptEnd::CannotStart { code, reason: cut(reason) }
+}
+
+fn cut(mut reason: String) -> String {
     let mut end = reason.len().min(REASON_BYTES_MAX);
     while !reason.is_char_boundary(end) {
         end -= 1;
     }
     reason.truncate(end);
-    AttemptEnd::LaunchFailed { reason }
+    reason
 }

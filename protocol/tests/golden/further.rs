@@ -3,7 +3,7 @@
 use crate::values::*;
 use rota_protocol::JobId;
 use rota_protocol::api::ApiReply;
-use rota_protocol::why_more::{UsageRow, WhyMore, WhyShare};
+use rota_protocol::why_more::{UsageRow, WhyHolder, WhyMore, WhyShare};
 
 pub(crate) fn more() -> WhyMore {
     WhyMore {
@@ -21,6 +21,15 @@ pub(crate) fn more() -> WhyMore {
         evicted: Some(text("asked to end")),
         partly: true,
         staging: vec![super::data::staging()],
+        holders: vec![WhyHolder {
+            job: JobId(71),
+            host: text("gpu-01"),
+            until_ms: Some(NOW_MS + 40_000),
+            gpu_milli: 4_000,
+            preemptible: false,
+            ending: true,
+        }],
+        more_holders: 2,
     }
 }
 

@@ -212,6 +212,7 @@ pub(crate) fn later_ends() -> Vec<AttemptEnd> {
         AttemptEnd::SharedFault,
         AttemptEnd::Idle { idle_ms: 3_600_000 },
         AttemptEnd::InputsMissing { nowhere: true, reason: text("no host has it") },
+        AttemptEnd::CannotStart { code: 127, reason: text("no such folder") },
     ]
 }
 

@@ -1,7 +1,7 @@
 //! How a live attempt ends, whatever the reason: it leaves the table, its resources are released and metered, and
 //! its task goes on to its next place (`settle`). The only code that releases anything.
 
-use super::{Event, Step, blame, cancel, change_job, cut, depend, health, settle};
+use super::{Event, Step, blame, cancel, change_job, cut, depend, health, settle, unstartable};
 use crate::state::State;
 use crate::state::attempt::Attempt;
 use crate::state::job::Job;
@@ -59,12 +59,13 @@ pub(super) fn end_attempt(
     let (host, id, index) = (attempt.host, attempt.task.job, attempt.task.index);
     let ran_on = model_in_turn(state, &attempt).zip(ran_ms);
     remember_run(state, &attempt, &end, ran_ms);
+    let is_final = unstartable::is_final(state, &attempt, &end);
     let settled = change_job(state, id, step.now_ms, |job| {
         job.gpu_ms = job.gpu_ms.saturating_add(held.gpu_ms);
         if let Some((model, ran_ms)) = &ran_on {
             job.note_served(&attempt, model, *ran_ms);
         }
-        settle::settle(job, &attempt, &end, ran_ms, step.now_ms)
+        settle::settle(job, &attempt, &end, is_final, ran_ms, step.now_ms)
     });
     if end.is_success() && ran_on.is_some() {
         remember_length(state, &attempt);
@@ -211,6 +212,7 @@ fn with_fault(state: &State, attempt: &Attempt, end: &AttemptEnd) -> AttemptEnd 
         }
         // Lost is lost, whatever ailed it before.
         (_, AttemptEnd::Lost | AttemptEnd::LaunchFailed { .. } | AttemptEnd::HostStopped) => end.clone(),
+        (_, AttemptEnd::CannotStart { .. }) => end.clone(),
         (Some(EndReason::Device), _) | (_, AttemptEnd::DeviceFault { .. }) => {
             AttemptEnd::DeviceFault { reason: why() }
         }
@@ -234,6 +236,9 @@ fn as_asked(attempt: &Attempt, end: &AttemptEnd) -> AttemptEnd {
 fn bounded(end: &AttemptEnd) -> AttemptEnd {
     match end {
         AttemptEnd::LaunchFailed { reason } => AttemptEnd::LaunchFailed { reason: cut(reason) },
+        AttemptEnd::CannotStart { code, reason } => {
+            AttemptEnd::CannotStart { code: *code, reason: cut(reason) }
+        }
         AttemptEnd::Vanished { reason } => AttemptEnd::Vanished { reason: cut(reason) },
         AttemptEnd::DeviceFault { reason } => AttemptEnd::DeviceFault { reason: cut(reason) },
         AttemptEnd::ProgramFault { reason } => AttemptEnd::ProgramFault { reason: cut(reason) },

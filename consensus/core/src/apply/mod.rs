@@ -32,10 +32,12 @@ mod submit;
 mod tend;
 mod trust;
 mod undrain;
+mod unstartable;
 
 pub use evict::{EVICTED_PER_GAINED_MAX, PREEMPT_GAP, RUN_MS_MIN};
 pub use priority::check_at_edge as check_priority_at_edge;
 pub(crate) use trust::token_id;
+pub(crate) use unstartable::HOSTS_TRIED_MAX;
 
 use crate::hash::Digest;
 use crate::state::State;

@@ -43,17 +43,25 @@ enum Fate {
     WithGang,
 }
 
-/// Moves the task to its next place and keeps the record of the attempt.
+/// Moves the task to its next place and keeps the record of the attempt. `is_final`: it cannot be started, and no
+/// further host is tried.
 pub(super) fn settle(
     job: &mut Job,
     attempt: &Attempt,
     end: &AttemptEnd,
+    is_final: bool,
     ran_ms: Option<u64>,
     now_ms: u64,
 ) -> Settled {
     job.live = job.live.saturating_sub(1);
     let started_ms = keep_record(job, attempt, end, ran_ms, now_ms);
-    if let AttemptEnd::LaunchFailed { .. } | AttemptEnd::InputsMissing { .. } = end {
+    if is_final && job.started_ms.is_none() {
+        // The rest of an array of which nothing starts anywhere is to learn it at once.
+        job.avoid.remove(&attempt.host);
+    } else if let AttemptEnd::LaunchFailed { .. }
+    | AttemptEnd::InputsMissing { .. }
+    | AttemptEnd::CannotStart { .. } = end
+    {
         job.avoid_host(attempt.host, now_ms);
     }
     let Some(ordinal) = job.ordinal(attempt.task.index) else {
@@ -68,7 +76,7 @@ pub(super) fn settle(
         // A service lives for years: what its hosts did before it ran well again counts no more.
         job.host_faults.remove(&counted.faults);
     }
-    let fate = fate(job, counted, attempt.end_reason, end);
+    let fate = fate(job, counted, attempt.end_reason, end, is_final);
     match fate {
         Fate::Retried => *job.retries_used.entry(counted.retries).or_default() += 1,
         Fate::Moved => *job.host_faults.entry(counted.faults).or_default() += 1,
@@ -202,7 +210,7 @@ fn gang_is_gone(job: &mut Job) {
     job.cancelled = Ordinals::default();
 }
 
-fn fate(job: &Job, counted: Counted, asked: Option<EndReason>, end: &AttemptEnd) -> Fate {
+fn fate(job: &Job, counted: Counted, asked: Option<EndReason>, end: &AttemptEnd, is_final: bool) -> Fate {
     if job.cancel_asked || asked == Some(EndReason::Cancel) {
         return Fate::Cancelled;
     }
@@ -239,7 +247,12 @@ fn fate(job: &Job, counted: Counted, asked: Option<EndReason>, end: &AttemptEnd)
     }
     // Launch failed, lost, fenced, vanished; and a host that ended it unasked.
     let faults = job.host_faults.get(&counted.faults).copied().unwrap_or(0);
-    if faults + 1 < HOST_FAULTS_MAX { Fate::Moved } else { Fate::Failed(JobState::HostLost) }
+    match end {
+        AttemptEnd::CannotStart { .. } if is_final => Fate::Failed(JobState::Failed),
+        _ if faults + 1 < HOST_FAULTS_MAX => Fate::Moved,
+        AttemptEnd::CannotStart { .. } => Fate::Failed(JobState::Failed),
+        _ => Fate::Failed(JobState::HostLost),
+    }
 }
 
 /// The same program failed by its own doing on other cards before: trying a third one tells nothing new.
@@ -272,7 +285,9 @@ fn keep_record(
     // The start's report may have been lost on the way. An end that needs no process is no proof that there was one.
     let started_ms = attempt.started_ms.or_else(|| {
         let ran = |ms: &u64| match end {
-            AttemptEnd::LaunchFailed { .. } | AttemptEnd::InputsMissing { .. } => false,
+            AttemptEnd::LaunchFailed { .. }
+            | AttemptEnd::InputsMissing { .. }
+            | AttemptEnd::CannotStart { .. } => false,
             end => *ms > 0 || end.is_users() || matches!(end, AttemptEnd::Requeued { .. }),
         };
         let ran_ms = ran_ms.filter(ran)?;

@@ -2,6 +2,7 @@
 //! the place on the account. And what its account has had.
 
 use super::lack::{lack_among, registered};
+use super::rivals::Wanted;
 use crate::placement::{ShareKey, Shares, View, standing};
 use crate::state::State;
 use crate::state::job::Job;
@@ -11,8 +12,9 @@ use rota_protocol::why_more::WhyShare;
 use std::collections::BTreeMap;
 
 /// Waiting tasks of ready jobs that stand before it, and the GPUs they ask. With each start the shares move: of accounts
-/// that have had less, all that waits is counted; but not what no host will ever run.
-pub(super) fn ahead(state: &State, view: &View, job: &Job, now_ms: u64) -> (u64, u64) {
+/// that have had less, all that waits is counted; but not what no host will ever run, nor what is after other things or
+/// held back by its own cap.
+pub(super) fn ahead(state: &State, view: &View, wanted: &Wanted<'_>, job: &Job, now_ms: u64) -> (u64, u64) {
     let shares = Shares::new(view, now_ms);
     let own = standing(job, now_ms);
     let own_key = shares.key(view, job.queue, &job.user);
@@ -27,16 +29,20 @@ pub(super) fn ahead(state: &State, view: &View, job: &Job, now_ms: u64) -> (u64,
         let rivals = jobs.iter().map(|(place, ())| place).take_while(|(priority, _, _)| *priority <= own.0);
         let rivals = rivals.filter_map(|(_, _, id)| state.job(*id));
         let mut before = rivals
+            .filter(|other| !wanted.is_kept_from(other))
             .filter(|other| {
                 let place = standing(other, now_ms);
                 if same { place < own } else { (place.0, key, place) < (own.0, own_key, own) }
             })
             .peekable();
         // Those of a class ask alike.
-        if before.peek().is_none_or(|first| lack_among(&hosts, &first.spec).is_some()) {
+        if before
+            .peek()
+            .is_none_or(|first| !wanted.is_sought_by(first) || lack_among(&hosts, &first.spec).is_some())
+        {
             continue;
         }
-        let tasks: u64 = before.map(|j| u64::from(j.pending.len())).sum();
+        let tasks: u64 = before.map(|j| u64::from(j.pending.len().min(j.parallel_room()))).sum();
         sums.0 += tasks;
         sums.1 = sums.1.saturating_add(tasks.saturating_mul(u64::from(class.ask.gpus())));
     }

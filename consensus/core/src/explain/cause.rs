@@ -3,11 +3,14 @@
 
 use super::Case;
 use super::account::{amount, bound_name};
+use super::ends;
 use super::tally::Group;
 use super::text::{count, span};
 use crate::placement::TURN_MS;
+use crate::state::job::STEADY_MS;
 use crate::view::ask_text;
 use rota_protocol::job::JobState;
+use rota_protocol::limits::PRIORITY_DEFAULT;
 use rota_protocol::reservation::ReservedFor;
 use rota_protocol::why::StartBasis;
 
@@ -107,7 +110,10 @@ impl Cause {
             Self::Pause => {
                 let (pauses, left) = (count(job.pauses.into(), "time"), in_ms(job.pauses_until_ms()));
                 if job.spec.service {
-                    format!("is a service that ended at once {pauses} in a row: it starts again in {left}")
+                    format!(
+                        "is a service that ended {pauses} in a row, each within {}: it starts again in {left}",
+                        span(STEADY_MS)
+                    )
                 } else if job.spec.array.is_some() {
                     format!(
                         "rests before its next retries: what waits of it has failed before, and goes on in {left}"
@@ -142,6 +148,11 @@ impl Cause {
         if case.starts_too_late() {
             return Some("move the deadline: it passes before the expected start".into());
         }
+        if let Self::Hosts(_) | Self::Turn = self
+            && let Some(words) = ends::will_fail(case.job)
+        {
+            return Some(words);
+        }
         let text = match self {
             Self::Impossible => {
                 let example = case.lack.as_ref()?.example.clone();
@@ -151,9 +162,9 @@ impl Cause {
                 format!("ask for {}, or have the ceiling raised", case.lack.as_ref()?.example)
             }
             Self::Hold if case.job.is_held_for_deaths() => {
-                "see what became of those hosts; releasing it forgets them".into()
+                format!("see what became of those hosts; rota release {} forgets them", case.job.id)
             }
-            Self::Hold => "release it".into(),
+            Self::Hold => format!("rota release {}", case.job.id),
             Self::Dependency => {
                 format!(
                     "see why job {} is not over, or submit without the dependency",
@@ -161,8 +172,8 @@ impl Cause {
                 )
             }
             Self::Begin => "submit it with an earlier begin time".into(),
-            Self::Pause => "show the job: the exit of its last attempts says why it ends at once".into(),
-            Self::ParallelCap => "raise the array's cap on parallel tasks".into(),
+            Self::Pause => format!("the exits of its last attempts say why it ends: rota show {}", case.job.id),
+            Self::ParallelCap => "wait for its own tasks; the cap of a job that waits is not changed: submit the rest as another array".into(),
             Self::Ceiling => nearer(case).unwrap_or_else(|| ceiling_hint(case)),
             Self::Hosts(kind) => hosts_hint(case, kind)?,
             Self::GangEnds | Self::DeadlinePassed | Self::Victims | Self::Turn | Self::NoHosts => {
@@ -252,13 +263,13 @@ fn hosts_hint(case: &Case<'_>, kind: &'static str) -> Option<String> {
         "gpus_busy" | "devices_busy" | "cpus_busy" | "mem_busy" | "ahead" | "held"
             if has_others_before(case) =>
         {
-            "a higher priority would bring it forward".into()
+            higher(case)
         }
         "cpus_busy" => format!("CPUs are what is missing: wait for work on {example} to end"),
         "mem_busy" => format!("memory is what is missing: wait for work on {example} to end"),
-        "draining" => format!("an operator can undrain {example}"),
-        "suspended" | "probation" => format!("see why launches fail on {example}"),
-        "avoided" => "its launches failed: show the job to see the hosts' words".into(),
+        "draining" => format!("an operator can open it again: rota undrain {example}"),
+        "suspended" | "probation" => format!("see why launches fail on {example}: rota hosts"),
+        "avoided" => format!("see why launches fail on {example}: rota show {}", case.job.id),
         "faulty" => format!("restart {example}, or undrain it if it is well"),
         "shunned" => format!("see why jobs fail on {example}; undrain it once that is mended"),
         "gpus_degraded" => format!("list the devices of {example} to see what is wrong"),
@@ -271,6 +282,16 @@ fn hosts_hint(case: &Case<'_>, kind: &'static str) -> Option<String> {
         _ => "wait for what runs to end, or add a host".into(),
     };
     Some(nearer(case).unwrap_or(own))
+}
+
+/// A higher priority, as far as the submitter may go by itself.
+fn higher(case: &Case<'_>) -> String {
+    let id = case.job.id;
+    if case.job.spec.priority < PRIORITY_DEFAULT {
+        format!("a higher priority would bring it forward: rota priority {id} {PRIORITY_DEFAULT}")
+    } else {
+        format!("an operator can bring it forward with a higher priority: rota priority {id} N")
+    }
 }
 
 fn has_others_before(case: &Case<'_>) -> bool {

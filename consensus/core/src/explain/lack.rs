@@ -233,7 +233,12 @@ fn lack_of_label(known: &[&Host], part: &Part) -> Lack {
             offer: Some("time-slice".into()),
         };
     }
-    lack_of_choice(part, &format!("{key}={value}"), "no host has the label", &values)
+    let mut lack = lack_of_choice(part, &format!("{key}={value}"), "no host has the label", &values);
+    lack.example = match values.first() {
+        Some(first) => format!("--label {key}={first}"),
+        None => format!("no label {key}"),
+    };
+    lack
 }
 
 fn lack_of_choice(part: &Part, asked: &str, what: &str, there: &BTreeSet<&str>) -> Lack {
@@ -245,7 +250,7 @@ fn lack_of_choice(part: &Part, asked: &str, what: &str, there: &BTreeSet<&str>) 
     Lack {
         field: part.field,
         message: format!("{what} {asked}, there is: {offer}"),
-        example: there.first().map_or_else(|| "what is there".to_owned(), |first| (*first).to_owned()),
+        example: there.first().map_or_else(|| "no model".to_owned(), |first| (*first).to_owned()),
         offer: Some(offer),
     }
 }

@@ -8,7 +8,9 @@ mod account;
 mod ahead;
 mod capacity;
 mod cause;
+mod ends;
 mod lack;
+mod rivals;
 mod short;
 mod tally;
 mod text;
@@ -27,6 +29,7 @@ use crate::state::queue::OverCeiling;
 use crate::view::ask_text;
 use cause::{Cause, settled_sentence};
 use lack::{Lack, lack};
+use rivals::Wanted;
 use rota_protocol::job::{JobSpec, JobState};
 use rota_protocol::why::{DEPENDENCIES_SHOWN_MAX, WhyDependency, WhyParts, WhyStart, WhyView};
 use rota_protocol::why_more::WhyMore;
@@ -45,16 +48,22 @@ pub fn why_with(state: &State, id: JobId, now_ms: u64, config: &PlanConfig) -> O
     let job = state.jobs.shared(id)?;
     if !waits(job) {
         let mut answer = answer(state, job, now_ms);
-        answer.verdict = settled_sentence(job) + &turn::told(state, job);
+        answer.verdict = settled_sentence(job) + &ends::culprit(state, job) + &turn::told(state, job);
         answer.by_reason = settled(state, job).into_rows();
         return Some(answer);
     }
     let view = View::of(state, now_ms);
     let look = Planner::default().look(&view, config, now_ms, job);
-    let before = ahead::ahead(state, &view, job, now_ms);
+    let wanted = Wanted::new(state, job, &look);
+    let before = ahead::ahead(state, &view, &wanted, job, now_ms);
+    let holders = wanted.holders(state, now_ms, config.grace_ms);
     let case = Case::new(state, job, now_ms, config.grace_ms, look, before);
     let cause = Cause::of(&case);
-    Some(case.into_answer(cause))
+    let mut answer = case.into_answer(cause);
+    if let Cause::Hosts(_) | Cause::Victims = cause {
+        (answer.more.holders, answer.more.more_holders) = holders;
+    }
+    Some(answer)
 }
 
 /// Could the hosts ever run this job, even if they were empty, undrained and up, and would its account let them? Yes

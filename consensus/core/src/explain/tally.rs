@@ -1,5 +1,6 @@
 //! Every host once, under the first thing that keeps a job off it. What is said of the numbers is in `cause.rs`.
 
+use super::ends;
 use super::text::{count, span};
 use crate::fit::Misfit;
 use crate::placement::{Look, Verdict};
@@ -109,8 +110,12 @@ fn add(tally: &mut Tally, job: &Job, host: &Host, verdict: &Verdict, look: &Look
             tally.add(host, "ahead", 0, detail);
         }
         Verdict::BacksOff { until_ms, failures } => {
-            let detail =
-                format!("could not launch it, tried again in {} (back-off {failures})", in_ms(*until_ms));
+            let said = ends::words(job, host.id).map_or_else(String::new, |words| format!(": {words}"));
+            let detail = format!(
+                "{} could not start it{said}; tried again in {} (back-off {failures})",
+                host.name,
+                in_ms(*until_ms)
+            );
             tally.add(host, "avoided", 0, detail);
         }
         Verdict::Promised { job: other, at_ms } => {
@@ -169,7 +174,10 @@ fn fitting(tally: &mut Tally, job: &Job, host: &Host, look: &Look) {
 
 fn detail(host: &Host, misfit: &Misfit, now_ms: u64) -> String {
     match misfit {
-        Misfit::Draining | Misfit::Suspended | Misfit::Faulty | Misfit::Shunned => {
+        Misfit::Draining => {
+            format!("{} is draining: {}", host.name, host.reason(now_ms).unwrap_or_default())
+        }
+        Misfit::Suspended | Misfit::Faulty | Misfit::Shunned => {
             format!("{}: {}", host.name, host.reason(now_ms).unwrap_or_default())
         }
         Misfit::GpusUnhealthy { .. } | Misfit::GpusDegraded { .. } => match sick(host) {

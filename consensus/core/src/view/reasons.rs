@@ -100,9 +100,13 @@ fn is_admitted(state: &State, job: &Job, ask: &Ask) -> bool {
 fn launch_failure(state: &State, job: &Job) -> Option<String> {
     let hosts = job.avoided(state.clock_ms()).count();
     let newest = job.ended.iter().max_by_key(|attempt| attempt.token)?;
+    let noun = if hosts == 1 { "host" } else { "hosts" };
     match &newest.end {
         AttemptEnd::LaunchFailed { reason } if hosts > 0 => {
-            Some(format!("(launch failed on {hosts} hosts: {reason})"))
+            Some(format!("(launch failed on {hosts} {noun}: {reason})"))
+        }
+        AttemptEnd::CannotStart { reason, .. } if hosts > 0 => {
+            Some(format!("(cannot start on {hosts} {noun}: {reason})"))
         }
         _ => None,
     }

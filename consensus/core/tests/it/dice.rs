@@ -81,6 +81,7 @@ fn ends(n: u8) -> AttemptEnd {
         4 => AttemptEnd::TimeLimit,
         5 => AttemptEnd::Cancelled,
         6 => AttemptEnd::Preempted,
+        7 if n % 28 == 7 => AttemptEnd::CannotStart { code: 127, reason: "ü".repeat(2_000) },
         7 => launch_failed(),
         8 => AttemptEnd::Fenced,
         9 => AttemptEnd::Requeued { code: n },

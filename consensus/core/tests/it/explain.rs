@@ -97,6 +97,33 @@ fn maintenance_makes_nothing_impossible() {
     assert_eq!(kinds(&dirty), BTreeMap::from([("gpus_unhealthy", 1), ("joining", 1)]));
 }
 
+/// What asks other cards, or none while cards are what is missing, is not in front; nor is more of an array than its
+/// cap lets start, nor what was submitted after a promise. Who holds the cards is named, with the end of its limit.
+#[test]
+fn only_rivals_are_in_front_and_holders_are_named() {
+    let mut lab = Lab::with(&["n1 gpus=4xH100:80GiB cpus=64", "n2 gpus=2xL4:24GiB cpus=8"]);
+    let held = lab.submit("gpus=4 model=H100 limit=600");
+    lab.submit("gpus=2 model=L4 cpus=1");
+    assert_eq!(lab.round(), 2);
+    lab.all_started();
+    lab.submit("gpus=1 model=L4");
+    lab.submit("cpus=60 prio=40");
+    lab.submit("gpus=1 model=L4 array=0-9%2");
+    let first = lab.submit("gpus=4 model=H100 limit=60");
+    let why = ask(&lab, first);
+    assert_eq!((why.ahead_tasks, why.ahead_gpus), (0, 0), "{}", why.verdict);
+    let holder = &why.more.holders[0];
+    let limit_ms = lab.state.attempts_of(held).next().and_then(|one| one.ends_by_ms()).expect("a limit");
+    assert_eq!((holder.job, holder.host.as_str(), why.more.holders.len()), (held, "n1", 1));
+    assert_eq!((holder.gpu_milli, holder.ending), (4_000, false));
+    assert!(holder.until_ms.is_some_and(|at_ms| at_ms >= limit_ms));
+    let second = lab.submit("gpus=4 model=H100 limit=60");
+    assert_eq!((ask(&lab, second).ahead_tasks, ask(&lab, second).ahead_gpus), (1, 4));
+    // Of an array no more than its cap lets start.
+    let last = lab.submit("gpus=1 model=L4");
+    assert_eq!(ask(&lab, last).ahead_tasks, 3);
+}
+
 /// R093: one waiting job for each cause; every host is counted once.
 #[test]
 fn each_cause_has_its_own_reason() {

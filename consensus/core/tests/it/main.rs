@@ -32,6 +32,7 @@ mod speeds;
 mod trust;
 mod turns;
 mod unified;
+mod unstartable;
 mod vain;
 mod views;
 mod waits;

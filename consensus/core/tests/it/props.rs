@@ -209,6 +209,7 @@ impl Seen {
                         AttemptEnd::Preempted => "preempted",
                         AttemptEnd::LaunchFailed { .. } => "launch failed",
                         AttemptEnd::InputsMissing { .. } => "inputs missing",
+                        AttemptEnd::CannotStart { .. } => "cannot start",
                         AttemptEnd::Fenced => "fenced",
                         AttemptEnd::Lost => "lost",
                         AttemptEnd::Vanished { .. } => "vanished",
