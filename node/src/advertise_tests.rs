@@ -3,8 +3,8 @@
 use super::*;
 
 fn one(name: &str, text: &str) -> Candidate {
-    let (ip, prefix) = text.split_once('/').unwrap();
-    let (ip, prefix) = (ip.parse().unwrap(), prefix.parse().unwrap());
+    let (ip, prefix) = text.split_once('/').expect("as written");
+    let (ip, prefix) = (ip.parse().expect("as written"), prefix.parse().expect("as written"));
     Candidate { name: name.into(), ip, prefix, bridge: name.starts_with("br") }
 }
 
@@ -27,15 +27,15 @@ fn guest() -> Surroundings {
 }
 
 fn any4() -> SocketAddr {
-    "0.0.0.0:7420".parse().unwrap()
+    "0.0.0.0:7420".parse().expect("as written")
 }
 
 fn any6() -> SocketAddr {
-    "[::]:7420".parse().unwrap()
+    "[::]:7420".parse().expect("as written")
 }
 
 fn chosen(around: &Surroundings) -> String {
-    around.choose("advertise", None, any6()).unwrap().addr
+    around.choose("advertise", None, any6()).expect("as written").addr
 }
 
 #[test]
