@@ -26,6 +26,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+/// How long this host may take to catch up before it looks for a join token.
+const INVITED_WITHIN: Duration = Duration::from_secs(2);
 /// How long an admission may take to commit.
 const ADMIT_DEADLINE: Duration = Duration::from_millis(5_000);
 
@@ -76,6 +78,17 @@ impl PeerHandler for Handler {
                     None => PeerReply::Refused(Self::starting()),
                 },
             }
+        }
+        .boxed()
+    }
+
+    fn invites(&self, request: &JoinRequest) -> BoxFuture<'static, bool> {
+        let (consensus, token) = (self.consensus.get().cloned(), hash_secret(&request.token));
+        async move {
+            let Some(consensus) = consensus else { return false };
+            // A token that was made a moment ago elsewhere.
+            let _ = consensus.read_barrier(INVITED_WITHIN).await;
+            consensus.read(|state| state.invites(&token, clock::wall_ms()))
         }
         .boxed()
     }

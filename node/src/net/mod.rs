@@ -95,6 +95,12 @@ pub trait PeerHandler: Send + Sync + 'static {
     /// then [`issue`]. Must end within a few seconds.
     fn join(&self, request: JoinRequest) -> BoxFuture<'static, JoinReply>;
 
+    /// Whether a join token is one, as far as can be known here: for whoever has none nothing is sent to an address that
+    /// he names. Admission itself asks the log.
+    fn invites(&self, _request: &JoinRequest) -> BoxFuture<'static, bool> {
+        std::future::ready(true).boxed()
+    }
+
     /// A gossip datagram of a fellow peer. Must not block; a full queue drops it.
     fn gossip(&self, from: HostId, bytes: Vec<u8>);
 

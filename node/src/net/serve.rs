@@ -153,10 +153,14 @@ pub(super) async fn joiner(inner: &Arc<Inner>, connection: &Connection, version:
         Ok(()) if !inner.joins.take(JOINS_PER_SECOND) => JoinReply::Refused(
             PublicError::new(ErrorCode::Busy, "too many attempts to join").retry_after(1_000),
         ),
-        Ok(()) => match leads_back(listening.as_ref(), remote).await {
-            Ok(()) => inner.handler.join(request.clone()).await,
-            Err(refused) => JoinReply::Refused(refused),
-        },
+        Ok(()) => {
+            // A stranger makes nobody call anywhere; the log refuses it.
+            let invited = listening.is_some() && inner.handler.invites(&request).await;
+            match leads_back(listening.as_ref().filter(|_| invited), remote).await {
+                Ok(()) => inner.handler.join(request.clone()).await,
+                Err(refused) => JoinReply::Refused(refused),
+            }
+        }
     };
     match &reply {
         JoinReply::Granted(grant) => {

@@ -43,7 +43,7 @@ use meta::{ClusterMeta, Meta, Usage};
 use metered::Metered;
 use queue::QueueTable;
 use reservation::ReservationTable;
-use rota_protocol::command::SecretHash;
+use rota_protocol::command::{SecretHash, TokenUse};
 use rota_protocol::job::Actor;
 use rota_protocol::reservation::ReservationSpec;
 use rota_protocol::{HostId, JobId, TaskId, Token};
@@ -192,6 +192,13 @@ impl State {
     #[must_use]
     pub fn attempt_of(&self, task: TaskId) -> Option<&Attempt> {
         self.attempts.get(self.attempts.of_task(task)?)
+    }
+
+    /// Whether a join token is there and has not expired at `now_ms`.
+    #[must_use]
+    pub fn invites(&self, hash: &SecretHash, now_ms: u64) -> bool {
+        let token = self.tokens.live(hash, now_ms);
+        token.is_some_and(|token| matches!(token.usage, TokenUse::Join { .. }))
     }
 
     /// Whom a user token stands for, unless it has expired at `now_ms`.

@@ -207,6 +207,24 @@ async fn a_joiner_is_called_back_before_it_is_admitted() {
     assert_eq!(joined.host, HostId(7));
 }
 
+/// Whoever has no token makes nobody send anything to an address of his choice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_is_refused_before_anybody_is_called() {
+    let cluster = Cluster::new();
+    let a = Peer::start(cluster.host(1)).await;
+    let mint = || mint_secret(TokenKind::Join, &cluster.founder.ca_fingerprint()).unwrap().0;
+    let (good, guessed) = (mint(), mint());
+    a.takes_token(&good);
+    let data = TempDir::new().unwrap();
+    let free = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let victim = free();
+    victim.set_nonblocking(true).unwrap();
+    let (there, listen) = (victim.local_addr().unwrap().to_string(), free().local_addr().unwrap());
+    let joined = join_listening(data.path(), &guessed, &a.addr(), ("gpu-7", &there), listen).await;
+    assert!(joined.unwrap_err().to_string().contains("token"));
+    assert_eq!(victim.recv(&mut [0; 64]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
 /// A cluster of an older build calls nobody back, and admits.
 #[tokio::test]
 async fn an_older_peer_admits_without_a_call() {

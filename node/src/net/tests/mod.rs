@@ -137,6 +137,10 @@ impl PeerHandler for Recorder {
         .boxed()
     }
 
+    fn invites(&self, request: &JoinRequest) -> BoxFuture<'static, bool> {
+        std::future::ready(self.token.lock().unwrap().as_deref() == Some(&request.token)).boxed()
+    }
+
     fn join(&self, request: JoinRequest) -> BoxFuture<'static, JoinReply> {
         self.joins.fetch_add(1, Ordering::SeqCst);
         let mut token = self.token.lock().unwrap();
