@@ -1,6 +1,5 @@
-//! Rows of members and snapshots: R1, R2, R4, R5, R084.
+//! Rows of members and snapshots: R1, R2, R4, R5.
 
-use super::super::air::Weather;
 use super::super::lab::{Failure, Lab};
 use super::Attempt;
 use rota_protocol::HostId;
@@ -8,10 +7,6 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a host is away: its log is cut many times.
-const AWAY: Duration = Duration::from_secs(40);
-/// Within this it must be even again.
-const SOON: Duration = Duration::from_secs(60);
 
 pub(super) async fn churn(attempt: &mut Attempt) -> Result<(), Failure> {
     let mut lab = Lab::of(&attempt.plan(3)).await?;
@@ -94,32 +89,6 @@ pub(super) async fn behind_a_purge(attempt: &mut Attempt) -> Result<(), Failure>
     let reach = attempt.close(lab).await?;
     attempt.exercised = reach.contains_key("snapshot installed");
     Ok(())
-}
-
-/// R084. A line so slow that the leader would take the next snapshot, and cut its log, before one is through.
-pub(super) async fn away_under_load(attempt: &mut Attempt) -> Result<(), Failure> {
-    let mut plan = attempt.plan(3);
-    plan.snapshot_entries = (30, 3);
-    let mut lab = Lab::of(&plan).await?;
-    let leader = lab.leader(PATIENCE).await?;
-    let behind = lab.others(leader)[0];
-    lab.crash(behind)?;
-    let others: Vec<HostId> = lab.ids().into_iter().filter(|id| *id != behind).collect();
-    lab.load_at(6, &others);
-    sleep(AWAY).await;
-    let slow = Weather { bytes_per_s: Some(24_000), ..Weather::FAIR };
-    lab.ground.air.weather_on(leader, behind, slow);
-    let first = lab.door(leader)?.peer.status().snapshot;
-    lab.start(behind).await.map_err(|error| error.to_string())?;
-    let (began, back, feeds) = (lab.now_ms(), lab.door(behind)?, lab.door(leader)?);
-    lab.until(SOON, "snapshot", || (back.peer.status().snapshot > 0).then_some(())).await?;
-    let meanwhile = feeds.peer.status().applied.saturating_sub(back.peer.status().snapshot);
-    // It is even once what it lacks is what is on its way.
-    let even = || (back.peer.status().applied + 10 >= feeds.peer.status().committed).then_some(());
-    lab.until(SOON, "host that is even", even).await?;
-    attempt.took(lab.now_ms() - began);
-    attempt.exercised = first > 100 && meanwhile > plan.snapshot_entries.0;
-    attempt.close(lab).await.map(|_| ())
 }
 
 pub(super) async fn purge_and_restart(attempt: &mut Attempt) -> Result<(), Failure> {

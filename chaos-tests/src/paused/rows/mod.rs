@@ -120,7 +120,6 @@ rows! {
     "R1", Some(2_500), members::churn, "grow 3 to 7 under faults: longest gap of writes";
     "R2", None, members::far_behind, "a learner that is far behind is not made a voter";
     "R4", Some(10_000), members::behind_a_purge, "a follower behind a purged log, snapshot cut off: until it is even";
-    "R084", Some(60_000), members::away_under_load, "away under load, a snapshot takes longer than the next is away: until even";
     "R5", Some(10_000), members::purge_and_restart, "snapshots, purges and restarts in turns: until all is even";
     "R7", None, raft::unknown_command, "an entry of a newer format halts the peer, and is not skipped";
     "R8", Some(2_500), copies::part, "one host applies in another order: from the first difference until that host stops";
