@@ -3,6 +3,7 @@
 use super::*;
 
 fn one(name: &str, text: &str) -> Candidate {
+    // As it is written in these tests.
     let (ip, prefix) = text.split_once('/').expect("as written");
     let (ip, prefix) = (ip.parse().expect("as written"), prefix.parse().expect("as written"));
     Candidate { name: name.into(), ip, prefix, bridge: name.starts_with("br") }
@@ -27,14 +28,17 @@ fn guest() -> Surroundings {
 }
 
 fn any4() -> SocketAddr {
+    // As it is written in these tests.
     "0.0.0.0:7420".parse().expect("as written")
 }
 
 fn any6() -> SocketAddr {
+    // As it is written in these tests.
     "[::]:7420".parse().expect("as written")
 }
 
 fn chosen(around: &Surroundings) -> String {
+    // As it is written in these tests.
     around.choose("advertise", None, any6()).expect("as written").addr
 }
 

@@ -91,12 +91,10 @@ pub trait PeerHandler: Send + Sync + 'static {
     /// caller has given up, but for `ReadLog`, which is dropped then.
     fn peer(&self, from: HostId, request: PeerRequest) -> BoxFuture<'static, PeerReply>;
 
-    /// A host asks to join. Its form is checked, its token is not: commit `AdmitHost` under [`join_request_id`],
-    /// then [`issue`]. Must end within a few seconds.
+    /// A host asks to join; its token is unchecked: commit `AdmitHost` under [`join_request_id`], then [`issue`], soon.
     fn join(&self, request: JoinRequest) -> BoxFuture<'static, JoinReply>;
 
-    /// Whether a join token is one, as far as can be known here: for whoever has none nothing is sent to an address that
-    /// he names. Admission itself asks the log.
+    /// Whether a join token is one, as far as is known here: for others nobody is called. Admission asks the log.
     fn invites(&self, _request: &JoinRequest) -> BoxFuture<'static, bool> {
         std::future::ready(true).boxed()
     }
