@@ -111,7 +111,7 @@ fn every_kind_survives_its_number_and_unknown_ones_are_refused() {
             })
         })
         .count();
-    assert_eq!(known, 9);
+    assert_eq!(known, 10);
     assert!(frame::frame(HELLO_VERSION, FrameKind::Hello, &vec![0; FRAME_BYTES_MAX]).is_ok());
     assert!(frame::frame(HELLO_VERSION, FrameKind::Hello, &vec![0; FRAME_BYTES_MAX + 1]).is_err());
 }
