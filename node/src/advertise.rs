@@ -4,7 +4,7 @@
 use rota_protocol::PublicError;
 use std::cmp::Reverse;
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// One address of one interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,12 +160,14 @@ impl Surroundings {
             return Ok(Choice { addr: listen.to_string(), interface: None, reason });
         }
         let Some((best, reason)) = self.best(self.heard(listen)) else {
-            let ip = if listen.is_ipv6() { "::1" } else { "127.0.0.1" };
+            let ip: IpAddr =
+                if listen.is_ipv6() { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
             let reason = "this host has no other".to_owned();
-            return Ok(Choice { addr: dialled(ip, listen.port()), interface: None, reason });
+            let addr = SocketAddr::new(ip, listen.port()).to_string();
+            return Ok(Choice { addr, interface: None, reason });
         };
         Ok(Choice {
-            addr: dialled(&best.ip.to_string(), listen.port()),
+            addr: SocketAddr::new(best.ip, listen.port()).to_string(),
             interface: Some(best.name.clone()),
             reason,
         })
@@ -184,7 +186,7 @@ impl Surroundings {
             return given(Some(addr.ip()), wish.to_owned());
         }
         if let Ok(ip) = wish.parse::<IpAddr>() {
-            return given(Some(ip), dialled(&ip.to_string(), listen.port()));
+            return given(Some(ip), SocketAddr::new(ip, listen.port()).to_string());
         }
         if let Some((_, port)) = wish.rsplit_once(':').filter(|_| !wish.contains('/')) {
             let is_port = port.parse::<u16>().is_ok_and(|port| port > 0);
@@ -213,7 +215,7 @@ impl Surroundings {
             return Err(PublicError::invalid(field, what, "eth0, 10.0.0.0/24 or 10.0.0.2"));
         };
         Ok(Choice {
-            addr: dialled(&best.ip.to_string(), listen.port()),
+            addr: SocketAddr::new(best.ip, listen.port()).to_string(),
             interface: Some(best.name.clone()),
             reason: format!("{field} = {wish} says so"),
         })
@@ -223,10 +225,6 @@ impl Surroundings {
 fn malformed(field: &str, wish: &str) -> PublicError {
     let what = format!("{wish} is no interface, network or address");
     PublicError::invalid(field, what, "eth0, 10.0.0.0/24, 10.0.0.2 or gpu-01.example.org:7420")
-}
-
-fn dialled(ip: &str, port: u16) -> String {
-    if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
 }
 
 /// A range of addresses.

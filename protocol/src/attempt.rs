@@ -197,6 +197,17 @@ impl AttemptEnd {
         matches!(self, Self::Exited { code: 0 })
     }
 
+    /// The host's words, if nothing was started.
+    #[must_use]
+    pub fn unstarted(&self) -> Option<&str> {
+        match self {
+            Self::LaunchFailed { reason }
+            | Self::InputsMissing { reason, .. }
+            | Self::CannotStart { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+
     /// The end counts against the user's retries (a host's fault and a preemption do not).
     #[must_use]
     pub fn is_users(&self) -> bool {

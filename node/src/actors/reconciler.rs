@@ -194,12 +194,9 @@ fn tell_end(state: &mut State, record: &ExitRecord) {
     if state.returning.is_pending(token) {
         return;
     }
-    let cards = match record.end {
-        // Nothing was started.
-        AttemptEnd::LaunchFailed { .. }
-        | AttemptEnd::InputsMissing { .. }
-        | AttemptEnd::CannotStart { .. } => Vec::new(),
-        _ => state.returning.cards_of(&state.node, &state.cards, token),
+    let cards = match record.end.unstarted() {
+        Some(_) => Vec::new(),
+        None => state.returning.cards_of(&state.node, &state.cards, token),
     };
     if cards.is_empty() {
         if !state.returning.is_done(token) {

@@ -23,13 +23,16 @@ pub(super) async fn of(node: &Node, job: JobId) -> Vec<StagingRow> {
         named.take(ASKED_MAX).collect()
     });
     let rows = waiting.into_iter().map(async |(attempt, host, name)| {
-        let ask = PeerRequest::Data(BlobAsk::Standing { attempt });
-        match node.net.call(host, ask, ASK).await {
-            Ok(PeerReply::Data(BlobNews::Standing(Some(waits_for)))) => {
-                Some(StagingRow { attempt, host: name, waits_for })
+        let waits_for = if host == node.host {
+            node.data.standing(attempt)
+        } else {
+            let ask = PeerRequest::Data(BlobAsk::Standing { attempt });
+            match node.net.call(host, ask, ASK).await {
+                Ok(PeerReply::Data(BlobNews::Standing(standing))) => standing,
+                _ => None,
             }
-            _ => None,
-        }
+        };
+        Some(StagingRow { attempt, host: name, waits_for: waits_for? })
     });
     join_all(rows).await.into_iter().flatten().collect()
 }

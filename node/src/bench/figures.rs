@@ -1,8 +1,8 @@
 //! Named figures of one bench: a table for people, one flat object for programs.
 
+use crate::cli::context;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use std::io::Write;
 use std::time::Duration;
 
 /// Figures in the order they were added.
@@ -72,28 +72,22 @@ impl Figures {
         self.lines.push(line);
     }
 
-    /// Prints them.
+    /// Prints them. Whoever reads may have had enough.
     pub fn print(&self, json: bool) {
+        let _ = context::say(&self.printed(json));
+    }
+
+    fn printed(&self, json: bool) -> String {
         if json {
             let object: Map<String, Value> = self.named.iter().cloned().collect();
-            return say(&format!("{}\n", Value::Object(object)));
+            return format!("{}\n", Value::Object(object));
         }
         if !self.lines.is_empty() {
-            return say(&self.lines.iter().map(|line| format!("{line}\n")).collect::<String>());
+            return self.lines.iter().map(|line| format!("{line}\n")).collect();
         }
         let width = self.named.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-        say(&self
-            .named
-            .iter()
-            .map(|(name, value)| format!("  {name:width$}  {value}\n"))
-            .collect::<String>());
+        self.named.iter().map(|(name, value)| format!("  {name:width$}  {value}\n")).collect()
     }
-}
-
-/// Whoever reads may have had enough.
-fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// The value below which `permille` of the sorted times lie, in ms.

@@ -222,10 +222,7 @@ impl Store {
         fs::rename(&incoming.path, self.path(&blob))?;
         if let Some(known) = known {
             let mut both = known.clone();
-            for (tenant, pinned) in &kept.owners {
-                *both.owners.entry(tenant.clone()).or_default() |= pinned;
-            }
-            both.public |= kept.public;
+            both.share_with(&kept);
             self.note(&blob, &both)?;
         }
         Ok((blob, kept))

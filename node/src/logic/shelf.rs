@@ -41,6 +41,14 @@ impl Kept {
         self.owners.values().any(|pinned| *pinned)
     }
 
+    /// It is for those of another one, too, and pinned for whoever pinned that.
+    pub fn share_with(&mut self, other: &Self) {
+        for (tenant, pinned) in &other.owners {
+            *self.owners.entry(tenant.clone()).or_default() |= pinned;
+        }
+        self.public |= other.public;
+    }
+
     fn may_go(&self) -> bool {
         self.holders.is_empty() && !self.is_pinned()
     }
@@ -199,17 +207,8 @@ impl Shelf {
     /// What could go is not enough; nothing was changed.
     pub fn claim(&mut self, bytes: u64) -> Result<Vec<BlobId>, NoRoom> {
         let free = self.bytes_max.saturating_sub(self.bytes_used());
-        let mut old: Vec<_> = self.blobs.iter().filter(|(_, kept)| kept.may_go()).collect();
-        old.sort_by_key(|(blob, kept)| (kept.used_ms, **blob));
-        let mut bytes_free = free;
-        let mut goes = Vec::new();
-        for (blob, kept) in old {
-            if bytes_free >= bytes {
-                break;
-            }
-            bytes_free = bytes_free.saturating_add(kept.bytes);
-            goes.push(*blob);
-        }
+        let (goes, freed) = self.oldest(bytes.saturating_sub(free));
+        let bytes_free = free.saturating_add(freed);
         if bytes_free < bytes {
             return Err(NoRoom { bytes_free, never: bytes > self.bytes_max });
         }
@@ -233,19 +232,26 @@ impl Shelf {
     /// Makes what is kept fit the limit, as far as it may go: gives what has to.
     pub fn shed(&mut self) -> Vec<BlobId> {
         let over = self.bytes_used().saturating_sub(self.bytes_max);
-        let mut old: Vec<_> = self.blobs.iter().filter(|(_, kept)| kept.may_go()).collect();
-        old.sort_by_key(|(blob, kept)| (kept.used_ms, **blob));
-        let mut bytes_gone = 0_u64;
-        let goes = old.into_iter().take_while(|(_, kept)| {
-            let goes = bytes_gone < over;
-            bytes_gone = bytes_gone.saturating_add(kept.bytes);
-            goes
-        });
-        let goes: Vec<BlobId> = goes.map(|(blob, _)| *blob).collect();
+        let (goes, _) = self.oldest(over);
         for blob in &goes {
             self.take(blob);
         }
         goes
+    }
+
+    /// What has to go for so many bytes, what was not used for longest first, and what that gives; less if there is no more.
+    fn oldest(&self, bytes: u64) -> (Vec<BlobId>, u64) {
+        let mut old: Vec<_> = self.blobs.iter().filter(|(_, kept)| kept.may_go()).collect();
+        old.sort_by_key(|(blob, kept)| (kept.used_ms, **blob));
+        let (mut goes, mut freed) = (Vec::new(), 0_u64);
+        for (blob, kept) in old {
+            if freed >= bytes {
+                break;
+            }
+            freed = freed.saturating_add(kept.bytes);
+            goes.push(*blob);
+        }
+        (goes, freed)
     }
 
     /// Whether an attempt waits for a fetch.
@@ -265,10 +271,7 @@ impl Shelf {
         let tenants: Vec<String> = new.owners.keys().cloned().collect();
         match self.blobs.get_mut(&blob) {
             Some(kept) => {
-                for (tenant, pinned) in new.owners {
-                    *kept.owners.entry(tenant).or_default() |= pinned;
-                }
-                kept.public |= new.public;
+                kept.share_with(&new);
                 kept.used_ms = kept.used_ms.max(new.used_ms);
                 if kept.name.is_empty() {
                     kept.name = new.name;

@@ -10,7 +10,6 @@ use rota_protocol::limits::{FRAME_BYTES_MAX, GOSSIP_BYTES_MAX};
 use rota_protocol::peer::{JoinListening, JoinReply, JoinRequest, PeerReply, PeerRequest};
 use rota_protocol::session::SessionAsk;
 use rota_protocol::{ErrorCode, HostId, PublicError, codec};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -115,25 +114,18 @@ async fn request(
     }
 }
 
-/// What a joiner asks; one that listens at its address meanwhile says so.
+/// What a joiner asks, and by which key one answers that listens at its address meanwhile.
 async fn asked_to_join(
     recv: &mut quinn::RecvStream,
     version: u16,
-) -> Result<(JoinRequest, Option<JoinListening>), wire::WireError> {
+) -> Result<(JoinRequest, Option<[u8; 32]>), wire::WireError> {
     let kinds = [FrameKind::JoinRequest, FrameKind::JoinListening];
     let (kind, body) = wire::read_only_of(recv, &kinds, version, JOIN_BYTES_MAX).await?;
     if kind == FrameKind::JoinRequest {
         return Ok((wire::decoded(&body, JOIN_BYTES_MAX)?, None));
     }
-    let listening: JoinListening = wire::decoded(&body, JOIN_BYTES_MAX)?;
-    Ok((listening.request.clone(), Some(listening)))
-}
-
-async fn leads_back(listening: Option<&JoinListening>, from: SocketAddr) -> Result<(), PublicError> {
-    match listening {
-        Some(listening) => way_back::check(listening, from).await,
-        None => Ok(()),
-    }
+    let JoinListening { request, key } = wire::decoded(&body, JOIN_BYTES_MAX)?;
+    Ok((request, Some(key)))
 }
 
 /// Serves a host that joins: one request, one answer.
@@ -143,7 +135,7 @@ pub(super) async fn joiner(inner: &Arc<Inner>, connection: &Connection, version:
         let send = WholeSend::new(send);
         Some((asked_to_join(&mut recv, version).await.ok()?, send))
     };
-    let Ok(Some(((request, listening), mut send))) = timeout(REQUEST_TIME, exchange).await else {
+    let Ok(Some(((request, key), mut send))) = timeout(REQUEST_TIME, exchange).await else {
         CloseCode::Malformed.close(connection, "a request to join was due");
         return;
     };
@@ -154,9 +146,14 @@ pub(super) async fn joiner(inner: &Arc<Inner>, connection: &Connection, version:
             PublicError::new(ErrorCode::Busy, "too many attempts to join").retry_after(1_000),
         ),
         Ok(()) => {
-            // A stranger makes nobody call anywhere; the log refuses it.
-            let invited = listening.is_some() && inner.handler.invites(&request).await;
-            match leads_back(listening.as_ref().filter(|_| invited), remote).await {
+            let reached = match &key {
+                // A stranger makes nobody call anywhere; the log refuses it.
+                Some(key) if inner.handler.invites(&request).await => {
+                    way_back::check(&request.addr, key, remote).await
+                }
+                _ => Ok(()),
+            };
+            match reached {
                 Ok(()) => inner.handler.join(request.clone()).await,
                 Err(refused) => JoinReply::Refused(refused),
             }

@@ -64,9 +64,8 @@ impl Drop for Listening {
     }
 }
 
-/// The peer's side. `own` is where the joiner found this peer.
-pub(super) async fn check(asked: &JoinListening, from: SocketAddr) -> Result<(), PublicError> {
-    let addr = &asked.request.addr;
+/// The peer's side: calls at `addr`, where only who knows `key` can answer. `from` is where the joiner asked from.
+pub(super) async fn check(addr: &str, key: &[u8; 32], from: SocketAddr) -> Result<(), PublicError> {
     let refused = |why: String| {
         let what = format!(
             "{addr} does not lead back to this host: the host that it joins called there and {why} (it calls from {}); \
@@ -82,7 +81,7 @@ pub(super) async fn check(asked: &JoinListening, from: SocketAddr) -> Result<(),
     };
     let mut last = "got no answer".to_owned();
     for to in addrs {
-        match call(to, &asked.key).await {
+        match call(to, key).await {
             Ok(true) => return Ok(()),
             Ok(false) => last = "got no answer".to_owned(),
             Err(error) => last = format!("could not: {error}"),

@@ -58,10 +58,7 @@ pub(super) fn settle(
     if is_final && job.started_ms.is_none() {
         // The rest of an array of which nothing starts anywhere is to learn it at once.
         job.avoid.remove(&attempt.host);
-    } else if let AttemptEnd::LaunchFailed { .. }
-    | AttemptEnd::InputsMissing { .. }
-    | AttemptEnd::CannotStart { .. } = end
-    {
+    } else if end.unstarted().is_some() {
         job.avoid_host(attempt.host, now_ms);
     }
     let Some(ordinal) = job.ordinal(attempt.task.index) else {
@@ -284,11 +281,9 @@ fn keep_record(
 ) -> Option<u64> {
     // The start's report may have been lost on the way. An end that needs no process is no proof that there was one.
     let started_ms = attempt.started_ms.or_else(|| {
-        let ran = |ms: &u64| match end {
-            AttemptEnd::LaunchFailed { .. }
-            | AttemptEnd::InputsMissing { .. }
-            | AttemptEnd::CannotStart { .. } => false,
-            end => *ms > 0 || end.is_users() || matches!(end, AttemptEnd::Requeued { .. }),
+        let ran = |ms: &u64| {
+            end.unstarted().is_none()
+                && (*ms > 0 || end.is_users() || matches!(end, AttemptEnd::Requeued { .. }))
         };
         let ran_ms = ran_ms.filter(ran)?;
         Some(now_ms.saturating_sub(ran_ms).max(attempt.granted_ms))

@@ -11,16 +11,7 @@ use std::collections::BTreeSet;
 
 /// The newest words of a host that could not start it.
 pub(super) fn words(job: &Job, host: HostId) -> Option<&str> {
-    job.ended.iter().rev().filter(|ended| ended.host == host).find_map(|ended| unstarted(&ended.end))
-}
-
-fn unstarted(end: &AttemptEnd) -> Option<&str> {
-    match end {
-        AttemptEnd::LaunchFailed { reason }
-        | AttemptEnd::InputsMissing { reason, .. }
-        | AttemptEnd::CannotStart { reason, .. } => Some(reason),
-        _ => None,
-    }
+    job.ended.iter().rev().filter(|ended| ended.host == host).find_map(|ended| ended.end.unstarted())
 }
 
 /// What follows the sentence on a job whose newest attempt could not be started for a reason that lies in it: that the

@@ -56,12 +56,11 @@ pub fn why_with(state: &State, id: JobId, now_ms: u64, config: &PlanConfig) -> O
     let look = Planner::default().look(&view, config, now_ms, job);
     let wanted = Wanted::new(state, job, &look);
     let before = ahead::ahead(state, &view, &wanted, job, now_ms);
-    let holders = wanted.holders(state, now_ms, config.grace_ms);
     let case = Case::new(state, job, now_ms, config.grace_ms, look, before);
     let cause = Cause::of(&case);
     let mut answer = case.into_answer(cause);
     if let Cause::Hosts(_) | Cause::Victims = cause {
-        (answer.more.holders, answer.more.more_holders) = holders;
+        (answer.more.holders, answer.more.more_holders) = wanted.holders(state, now_ms, config.grace_ms);
     }
     Some(answer)
 }

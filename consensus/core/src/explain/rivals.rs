@@ -1,6 +1,7 @@
 //! Which waiting jobs are after the same as one that waits: the same cards, or CPUs and memory where those are what is
 //! missing. And who holds what it waits for.
 
+use super::times::limit_over_ms;
 use crate::fit;
 use crate::placement::{Look, Verdict};
 use crate::state::State;
@@ -78,7 +79,7 @@ impl<'s> Wanted<'s> {
         let mut rows: BTreeMap<(JobId, &str), WhyHolder> = BTreeMap::new();
         for host in &self.hosts {
             for attempt in state.attempts_on(host.id).filter(|one| self.holds(host, one)) {
-                let until_ms = ends_ms(attempt, now_ms, grace_ms);
+                let until_ms = limit_over_ms(attempt, now_ms, grace_ms);
                 let name = host.name.as_str();
                 let row = rows.entry((attempt.task.job, name)).or_insert_with(|| WhyHolder {
                     job: attempt.task.job,
@@ -113,9 +114,4 @@ impl<'s> Wanted<'s> {
         };
         self.beside_cards || self.job.spec.asks().any(wants)
     }
-}
-
-fn ends_ms(attempt: &Attempt, now_ms: u64, grace_ms: u64) -> Option<u64> {
-    let grace_ms = attempt.grace_ms.map_or(grace_ms, u64::from);
-    Some(attempt.ends_by_ms()?.saturating_add(grace_ms).max(now_ms))
 }

@@ -94,10 +94,9 @@ fn within_ms(case: &Case<'_>, over: &OverCeiling) -> Option<u64> {
         own && case.state.queues.lies_in(attempt.queue, &queue.spec.name)
     };
     let ends = case.state.attempts().filter(counts).filter_map(|attempt| {
-        let grace_ms = attempt.grace_ms.map_or(case.grace_ms, u64::from);
         let at_ms = match attempt.state {
             AttemptState::Ending => case.now_ms.saturating_add(leaving_ms(case, attempt)),
-            _ => attempt.ends_by_ms()?.saturating_add(grace_ms).max(case.now_ms),
+            _ => limit_over_ms(attempt, case.now_ms, case.grace_ms)?,
         };
         Some((at_ms, of_part(&attempt.amounts(), over.part)))
     });
@@ -111,6 +110,13 @@ fn within_ms(case: &Case<'_>, over: &OverCeiling) -> Option<u64> {
         }
     }
     None
+}
+
+/// When an attempt has reached its limit and had its grace, at the latest; none if it has no limit. `grace_ms` is for one
+/// without a grace of its own.
+pub(super) fn limit_over_ms(attempt: &Attempt, now_ms: u64, grace_ms: u64) -> Option<u64> {
+    let grace_ms = attempt.grace_ms.map_or(grace_ms, u64::from);
+    Some(attempt.ends_by_ms()?.saturating_add(grace_ms).max(now_ms))
 }
 
 /// From the wish to end an attempt to its end, in ms, at the most: an evicted one has so much of its warning as its host

@@ -31,6 +31,12 @@ const LOOKS_AHEAD_MAX: usize = 8;
 /// Parts of one gang for which one host is searched.
 const PARTS_PER_HOST_MAX: usize = 16;
 
+/// Ask by ask, with its place among them, why others may be ended for it.
+fn ways(job: &Job) -> impl Iterator<Item = (u8, &Ask, EndReason)> {
+    let asks = (0_u8..).zip(job.spec.asks());
+    asks.flat_map(|(choice, ask)| EVICTIONS.map(|reason| (choice, ask, reason)))
+}
+
 /// A rack, or a host: where parts lie together.
 type Together<'r> = (Option<&'r String>, Option<HostId>);
 
@@ -40,15 +46,13 @@ impl<'p> Round<'p> {
         if !self.config.evicts || self.is_waiting_for_victims(job) {
             return false;
         }
-        for (choice, ask) in (0_u8..).zip(job.spec.asks()) {
-            for reason in EVICTIONS {
-                if !self.may_search(job, ask, reason) || !self.may_search_again() {
-                    continue;
-                }
-                if let Some((victims, slots)) = self.search(job, ask, reason) {
-                    self.carry_out(job, choice, reason, victims, slots);
-                    return true;
-                }
+        for (choice, ask, reason) in ways(job) {
+            if !self.may_search(job, ask, reason) || !self.may_search_again() {
+                continue;
+            }
+            if let Some((victims, slots)) = self.search(job, ask, reason) {
+                self.carry_out(job, choice, reason, victims, slots);
+                return true;
             }
         }
         false
@@ -65,15 +69,14 @@ impl<'p> Round<'p> {
         times.sort_unstable();
         times.dedup();
         // The last one too: by then nobody is protected any more.
-        let last = times.last().copied();
+        let last = times.last().copied().filter(|_| times.len() > LOOKS_AHEAD_MAX);
         times.truncate(LOOKS_AHEAD_MAX);
         let now_ms = self.now_ms;
         let found = [now_ms].into_iter().chain(times).chain(last).find_map(|at_ms| {
             self.now_ms = at_ms;
-            let asks = job.spec.asks().flat_map(|ask| EVICTIONS.map(|reason| (ask, reason)));
-            let found = asks
-                .filter(|(ask, reason)| self.may_search(job, ask, *reason))
-                .find_map(|(ask, reason)| self.search(job, ask, reason));
+            let found = ways(job)
+                .filter(|(_, ask, reason)| self.may_search(job, ask, *reason))
+                .find_map(|(_, ask, reason)| self.search(job, ask, reason));
             found.map(|(victims, slots)| Evicts { at_ms, victims, slots })
         });
         self.now_ms = now_ms;
