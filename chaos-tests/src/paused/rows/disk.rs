@@ -310,7 +310,7 @@ pub(super) async fn damaged_snapshots(attempt: &mut Attempt) -> Result<(), Failu
     let snapshot = || lab.door(leader).ok().filter(|door| door.peer.status().snapshot > 60).map(|_| ());
     lab.until(PATIENCE, "snapshot", snapshot).await?;
     lab.rest().await;
-    let damaging = Weather { flip_permille: 500, ..Weather::FAIR };
+    let damaging = Weather { flip_permille: 700, ..Weather::FAIR };
     lab.ground.air.weather_on(leader, behind, damaging);
     lab.start(behind).await.map_err(|error| error.to_string())?;
     let (began, door) = (lab.now_ms(), lab.door(behind)?);
